@@ -133,7 +133,7 @@ requirements: $(STAMP) ## update docs/requirements.md, which lists the tests of 
 reference: $(STAMP) ## update docs/reference.md, which lists functions, event types, permissions and metrics
 	@page=$$($(BIN)/python -m tests.reference) && printf '%s\n' "$$page" > docs/reference.md
 
-up: $(STAMP) ## start a cluster with the product; NODES=3, of which CONTROL_PLANES=0 are control-plane nodes; DELIVERY=local, knative or rabbitmq, or with REAL=2 also pods or serving; COMPONENTS=maintenance,admission,certificates (also: mutex, virtualization, cpu-labels, node-conditions); SIMULATORS=on simulates OpenShift (for mutex) and KubeVirt (for virtualization), SIMULATORS=kubevirt runs KubeVirt's own control plane and simulates its nodes; REAL=2 adds two real nodes, which run containers (requires root)
+up: $(STAMP) ## start a cluster with the product; NODES=3, of which CONTROL_PLANES=0 are control-plane nodes; DELIVERY=local, knative or rabbitmq, or with REAL=2 also pods or serving; COMPONENTS=maintenance,admission,certificates (also: mutex, virtualization, cpu-labels, node-conditions, notifications); SIMULATORS=on simulates OpenShift (for mutex) and KubeVirt (for virtualization), SIMULATORS=kubevirt runs KubeVirt's own control plane and simulates its nodes; REAL=2 adds two real nodes, which run containers (requires root)
 	@$(BIN)/python -m localcluster up --nodes $(NODES) --control-planes $(CONTROL_PLANES) --delivery $(DELIVERY) --components '$(COMPONENTS)' --simulators $(SIMULATORS) --real $(REAL)
 
 # The targets env, down and status work with any Python and do not set up .venv, because the shell evaluates the output

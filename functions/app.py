@@ -25,11 +25,13 @@ from functions.mutex import resync_runs  # noqa: F401
 from functions.virtualization import migrate, protect  # noqa: F401
 from functions.cpu_labels import label_cpu  # noqa: F401
 from functions.node_conditions import publish_conditions  # noqa: F401
+from functions.notifications import notify_owners  # noqa: F401
 from functions import record  # noqa: F401
 # isort: on
 
 from functions.certificates.settings import Settings
 from functions.mutex.active_run import parse_upgrade_timeout
+from functions.notifications.settings import Settings as NotificationSettings
 from functions.serving.attempts import Publisher
 from functions.serving.handler import build_view
 from functions.serving.responses import build_text_response
@@ -82,6 +84,7 @@ def select_functions() -> list[Function]:
         Settings.from_environment(os.environ)
         parse_upgrade_timeout(os.environ)
         parse_migration_slots(os.environ)
+        NotificationSettings.from_environment(os.environ)
     except ValueError as error:
         raise SystemExit(str(error)) from None
     return [FUNCTIONS[name]] if name else list(FUNCTIONS.values())

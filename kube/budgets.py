@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,10 @@ CREATED_BY_LABEL = "kubevirt.io/created-by"
 """Label of a virt-launcher pod: the uid of its VirtualMachineInstance."""
 MIGRATION_UID_LABEL = "kubevirt.io/migrationJobUID"
 """Label of a migration's target virt-launcher pod: the uid of the migration."""
+ALWAYS_ALLOW = "unhealthyPodEvictionPolicy=AlwaysAllow"
+"""Field and value of a budget's spec that admits the eviction of unready pods."""
+LOOSER_BUDGET_PATTERN = re.compile(rf"(minAvailable|maxUnavailable)=[0-9]{{1,10}}|{ALWAYS_ALLOW}")
+"""Matches a valid `BlockedPod.looser_budget`."""
 UNCOUNTED_PHASES = ("Pending", "Succeeded", "Failed")
 """Phases of pods for which the eviction subresource does not check budgets."""
 
@@ -54,6 +59,8 @@ class BlockedPod:
         budget: Name of the budget, several names for MultipleBudgets, "" if no budget is the reason.
         healthy, needed: The budget's numbers of healthy and required pods, None if unknown.
         never_allows_disruption: Whether the budget admits no eviction, however many pods are ready.
+        looser_budget: Field and value of the budget's spec that would admit the pod, such as `minAvailable=1`; "" if
+            unknown.
         retry_after: RFC 3339 time of the next attempt, "" if an event triggers it.
     """
 
@@ -64,6 +71,7 @@ class BlockedPod:
     healthy: int | None = None
     needed: int | None = None
     never_allows_disruption: bool = False
+    looser_budget: str = ""
     retry_after: str = ""
 
     @property
@@ -82,6 +90,7 @@ class BlockedPod:
             "healthy": self.healthy,
             "needed": self.needed,
             "allowsNone": self.never_allows_disruption or None,
+            "looserBudget": self.looser_budget or None,
             "retryAfter": self.retry_after or None,
         }
         known = {name: value for name, value in optional.items() if value is not None}
@@ -174,8 +183,29 @@ def build_blocked_by_budget(budget: Budget, pod: Pod, leaving_healthy: int = 0) 
     healthy, needed = max(0, status.get("currentHealthy", 0) - leaving_healthy), status.get("desiredHealthy", 0)
     message = f"budget {name} needs {needed} healthy pods and has {healthy}"
     return BlockedPod(
-        build_object_reference(pod), "DisruptionBudget", message, name, healthy, needed, never_allows_disruption(budget)
+        build_object_reference(pod),
+        "DisruptionBudget",
+        message,
+        name,
+        healthy,
+        needed,
+        never_allows_disruption(budget),
+        _find_looser_budget(budget, healthy, is_pod_ready=is_ready(pod)),
     )
+
+
+def _find_looser_budget(budget: Budget, healthy: int, *, is_pod_ready: bool) -> str:
+    """Return the smallest change of the budget's spec that admits one more eviction, as `field=value`.
+
+    An unready pod needs no allowed disruption if the budget's policy is AlwaysAllow. Without the number of expected
+    pods, the change of a `maxUnavailable` is unknown.
+    """
+    if not is_pod_ready:
+        return ALWAYS_ALLOW
+    spec, expected = budget["spec"], (budget.get("status") or {}).get("expectedPods", 0)
+    if spec.get("minAvailable") is not None:
+        return f"minAvailable={max(0, healthy - 1)}"
+    return f"maxUnavailable={expected - healthy + 1}" if expected >= healthy > 0 else ""
 
 
 def parse_wait_reason(budget: Budget) -> tuple[str, str] | None:

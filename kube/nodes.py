@@ -70,6 +70,12 @@ def is_cordoned_and_tainted(node: Node, drain_taint: str) -> bool:
     return is_cordoned(node) and not find_missing_taints(node, drain_taint)
 
 
+def is_unreachable(node: Node) -> bool:
+    """Return whether the node's kubelet has stopped sending heartbeats, so that the condition Ready is Unknown."""
+    conditions = (node.get("status") or {}).get("conditions") or []
+    return any(item["type"] == "Ready" and item["status"] == "Unknown" for item in conditions)
+
+
 def get_maintenance_uid(node: Node) -> str | None:
     """Return the uid in the node's maintenance label, None if the node does not have the label."""
     return _get_labels(node).get(MAINTENANCE_LABEL)

@@ -8,6 +8,7 @@ from typing import Any
 
 Pod = Mapping[str, Any]
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
+CLAIM_SOURCE = "persistentVolumeClaim"
 FINISHED_PHASES = ("Succeeded", "Failed")
 
 
@@ -140,6 +141,17 @@ def is_ready(pod: Pod) -> bool:
 def has_local_storage(pod: Pod) -> bool:
     """Return whether the pod uses an emptyDir volume."""
     return any("emptyDir" in volume for volume in pod["spec"].get("volumes") or [])
+
+
+def list_claims(pod: Pod) -> list[str]:
+    """Return the names of the PersistentVolumeClaims whose volumes the pod uses, sorted."""
+    volumes = pod["spec"].get("volumes") or []
+    return sorted({volume[CLAIM_SOURCE]["claimName"] for volume in volumes if CLAIM_SOURCE in volume})
+
+
+def build_claim_volume(claim: str) -> dict[str, Any]:
+    """Build the field of a volume that names its PersistentVolumeClaim."""
+    return {CLAIM_SOURCE: {"claimName": claim}}
 
 
 def is_never_evicted(pod: Pod, orphan_uids: Collection[str] = ()) -> bool:

@@ -13,7 +13,17 @@ from typing import Any, TypedDict
 import msgspec
 
 from kube.paths import Object
-from kube.pods import MIRROR_ANNOTATION, get_controller, get_node_name, has_local_storage, is_mirror_pod, is_ready
+from kube.pods import (
+    MIRROR_ANNOTATION,
+    build_claim_volume,
+    get_controller,
+    get_node_name,
+    has_local_storage,
+    is_mirror_pod,
+    is_ready,
+    is_terminating,
+    list_claims,
+)
 
 
 class _Owner(TypedDict, total=False):
@@ -36,8 +46,13 @@ class _Metadata(TypedDict, total=False):
     ownerReferences: list[_Owner]
 
 
+class _Claim(TypedDict):
+    claimName: str
+
+
 class _Volume(TypedDict, total=False):
     emptyDir: Any
+    persistentVolumeClaim: _Claim
 
 
 class _Spec(TypedDict, total=False):
@@ -94,14 +109,21 @@ def trim_pod_for_drain(pod: Mapping[str, Any]) -> Object:
     """Return the fields that `trim_pod` keeps, and further fields that a drain needs.
 
     These are the node name, the finalizers, the creation time and the tolerations, which may allow the pod to return.
+    Of a terminating pod, the claims are also kept, because their volumes may delay its removal.
     """
     trimmed = trim_pod(pod)
     metadata = {**trimmed["metadata"], **_pick_fields(pod["metadata"], ("creationTimestamp", "finalizers"))}
     node_field = {"nodeName": sys.intern(get_node_name(pod))}
+    claims = [build_claim_volume(name) for name in list_claims(pod)] if is_terminating(pod) else []
+    volumes = [*trimmed["spec"].get("volumes", []), *claims]
     return {
         **trimmed,
         "metadata": metadata,
-        "spec": {**trimmed["spec"], **node_field, **_pick_fields(pod["spec"], ("tolerations",))},
+        "spec": {
+            **({"volumes": volumes} if volumes else {}),
+            **node_field,
+            **_pick_fields(pod["spec"], ("tolerations",)),
+        },
     }
 
 

@@ -87,6 +87,7 @@ COMPONENT_PAGES = {
     "virtualization": "virtualization.md",
     "cpu_labels": "cpu-labels.md",
     "node_conditions": "node-conditions.md",
+    "notifications": "notifications.md",
 }
 EXTERNAL_TYPES = {
     events.RESOURCE_ADDED: "an object was created; data: the object",

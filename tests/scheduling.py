@@ -34,7 +34,12 @@ GROUPS = (
         for name in ("audit", "observability", "readme", "replay", "finished_maintenances")
     ),
     ("tests/chain/mutex",),
-    ("tests/chain/virtualization", "tests/chain/cpu_labels", "tests/chain/node_conditions"),
+    (
+        "tests/chain/virtualization",
+        "tests/chain/cpu_labels",
+        "tests/chain/node_conditions",
+        "tests/chain/notifications",
+    ),
     ("tests/chain",),
     ("tests/functions/maintenance",),
     ("tests/functions",),

@@ -16,7 +16,7 @@ def list_steps(component: str) -> set[str]:
     return {name for name, function in FUNCTIONS.items() if f".{component}." in function.step.__module__}
 
 
-OPT_IN_PACKAGES = ("mutex", "virtualization", "cpu_labels", "node_conditions")
+OPT_IN_PACKAGES = ("mutex", "virtualization", "cpu_labels", "node_conditions", "notifications")
 OPT_IN_STEPS = {step for package in OPT_IN_PACKAGES for step in list_steps(package)}
 """The steps of the components that a default install does not include."""
 

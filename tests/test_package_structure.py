@@ -17,7 +17,10 @@ import yaml
 from functions.app import FUNCTIONS
 from tests.sources import ROOT, get_rbac_path, get_source_path, get_test_path, parse_source
 
-COMPONENTS = ("maintenance", "mutex", "virtualization", "certificates", "admission", "cpu_labels", "node_conditions")
+COMPONENTS = (
+    *("maintenance", "mutex", "virtualization", "certificates", "admission"),
+    *("cpu_labels", "node_conditions", "notifications"),
+)
 """`maintenance` and the optional components; each has a package in `functions` and one for its rules in `kube`."""
 RULES_PACKAGES = {component: f"kube/{component}" for component in COMPONENTS}
 """The package with the rules of each component."""
@@ -52,6 +55,12 @@ ALLOWED_IMPORTS = {
     "functions/node_conditions": (
         *("functions", "functions/node_conditions", "eventing"),
         *("kube", "kube/client", "kube/maintenance", "kube/node_conditions"),
+    ),
+    # Notifications report what blocks the drain of a NodeMaintenance.
+    "kube/notifications": ("kube", "kube/maintenance", "kube/notifications"),
+    "functions/notifications": (
+        *("functions", "functions/notifications", "eventing"),
+        *("kube", "kube/client", "kube/maintenance", "kube/notifications"),
     ),
     "console": ("console", "console/commands", "console/operations", "console/terminal"),
     "console/commands": ("console/terminal", "console/operations", *EVENTING_PACKAGES, *KUBE_PACKAGES),

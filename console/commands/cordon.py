@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import click
 
-from console.operations.descriptions import STATE_SCHEDULABLE, build_node_report, format_full_name
+from console.operations.descriptions import STATE_SCHEDULABLE, build_node_report
 from console.operations.maintenance_actions import get_node_or_refuse, list_served_maintenances
 from console.operations.manual_drain import cordon_node
 from console.terminal.node_selection import (
@@ -21,7 +21,7 @@ from console.terminal.output import print_note
 from kube.client.api import JSON_PATCH, Api
 from kube.client.api_errors import Conflict
 from kube.maintenance.groups import DRAIN_TAINTS
-from kube.maintenance.objects import select_unreleased
+from kube.maintenance.objects import format_full_name, select_unreleased
 from kube.nodes import build_node_path, build_restore_patch, has_maintenance_label
 from kube.paths import Object
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import click
 
-from console.operations.descriptions import format_full_name, strip_managed_fields
+from console.operations.descriptions import strip_managed_fields
 from console.operations.drain_preview import DELETION_WARNING, DrainPreview, NodeVmis, preview_drain, read_vmis
 from console.operations.maintenance_actions import create_maintenance
 from console.terminal.drain_flag_options import drain_flag_options
@@ -32,7 +32,7 @@ from kube.client.decoding import collect_warnings
 from kube.maintenance import escalation
 from kube.maintenance.drain_flags import build_drain_spec, parse_drain_options
 from kube.maintenance.groups import ApiGroup
-from kube.maintenance.objects import get_node_name
+from kube.maintenance.objects import format_full_name, get_node_name
 from kube.paths import Object
 from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions
 

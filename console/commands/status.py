@@ -15,7 +15,7 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from console.operations.descriptions import STATE_GONE, build_node_report, format_full_name, strip_managed_fields
+from console.operations.descriptions import STATE_GONE, build_node_report, strip_managed_fields
 from console.operations.drain_preview import NodeVmis, read_vmis
 from console.operations.install_check import list_install_warnings, warn_if_stalled
 from console.operations.install_problems import select_stalled
@@ -32,7 +32,7 @@ from console.terminal.node_selection import NodeOutcomes, NodeSelection, node_se
 from console.terminal.options import cluster_options, namespace_option, object_output_option, watch_option
 from console.terminal.output import TEXT_OUTPUTS, escape, escape_all, show, show_live, show_object, warn
 from kube.client.api import Api, gather_all, get_or_none
-from kube.maintenance.objects import get_node_name
+from kube.maintenance.objects import format_full_name, get_node_name
 from kube.nodes import build_node_path
 from kube.paths import Object
 

@@ -8,13 +8,13 @@ from contextlib import aclosing, suppress
 
 import click
 
-from console.operations.descriptions import build_node_report, explain_released_maintenance, format_full_name
+from console.operations.descriptions import build_node_report, explain_released_maintenance
 from console.operations.maintenance_actions import end_maintenances, watch_maintenances
 from console.terminal.node_selection import NodeOutcomes, NodeSelection, node_selection_options, run_for_nodes
 from console.terminal.options import check_timeout, cluster_options, object_output_option, timeout_option
 from console.terminal.output import print_note, set_interrupt_note
 from kube.client.api import Api, get_or_none
-from kube.maintenance.objects import get_finalizers, select_unreleased
+from kube.maintenance.objects import format_full_name, get_finalizers, select_unreleased
 from kube.nodes import build_node_path
 from kube.paths import Object
 

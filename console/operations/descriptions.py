@@ -17,6 +17,7 @@ from kube.maintenance.objects import (
     RUNNING,
     SUCCEEDED,
     Maintenance,
+    format_full_name,
     get_condition,
     get_finalizers,
     get_lease_error_count,
@@ -40,12 +41,6 @@ PHASE_CORDONING = "Cordoning"
 """Shown instead of Running or Succeeded while the status reports that the cordon or a taint is missing."""
 AGE_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 AGE_PATTERN = re.compile(r"(\d{1,6})([smhd])")
-
-
-def format_full_name(maintenance: Maintenance) -> str:
-    """Return `kind.group/name`, the form that kubectl prints and accepts."""
-    group = maintenance["apiVersion"].split("/")[0]
-    return f"nodemaintenance.{group}/{maintenance['metadata']['name']}"
 
 
 def strip_managed_fields(obj: Object) -> Object:

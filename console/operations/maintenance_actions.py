@@ -8,7 +8,6 @@ from http import HTTPStatus
 
 from console.operations.descriptions import (
     explain_released_maintenance,
-    format_full_name,
     get_phase_label,
     suggest_similar,
 )
@@ -25,6 +24,7 @@ from kube.maintenance.objects import (
     ENDER_ANNOTATION,
     REQUESTER_ANNOTATION,
     build_path,
+    format_full_name,
     get_node_name,
     is_deleting,
     is_released,

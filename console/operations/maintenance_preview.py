@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from console.operations.blocked_pods import BlockedGroup, group_blocked_pods
 from console.operations.drain_preview import DELETION_WARNING, explain_ignored_pods, map_launcher_pods
 from console.operations.preview_snapshot import ClusterSnapshot, read_snapshot
 from kube.budgets import PROGRESSING_REASONS, BlockedPod
@@ -24,6 +23,7 @@ from kube.evictions.forecast import (
     forecast_evictions,
 )
 from kube.maintenance import drain_flags
+from kube.maintenance.blocked_groups import BlockedGroup, group_blocked_pods
 from kube.maintenance.blocked_pods import build_blocked_pods
 from kube.maintenance.groups import ApiGroup
 from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE_TAINT, is_cordoned

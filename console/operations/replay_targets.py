@@ -26,9 +26,9 @@ RECORD_FUNCTION = "record"
 """The function that only writes to the journal and never replies; a replay omits it unless the user requests it."""
 KNOWN_FUNCTIONS = (
     *dict.fromkeys(name for name, _ in SUBSCRIPTIONS),
-    *("publish-conditions", "renew-certificates", RECORD_FUNCTION),
+    *("publish-conditions", "notify-owners", "renew-certificates", RECORD_FUNCTION),
 )
-"""All functions of this product. `SUBSCRIPTIONS` lacks the last three, whose Triggers are defined elsewhere."""
+"""All functions of this product. `SUBSCRIPTIONS` lacks the last four, whose Triggers are defined elsewhere."""
 
 
 @dataclass(frozen=True)

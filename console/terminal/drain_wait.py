@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from datetime import datetime, timezone
 
-from console.operations.descriptions import format_full_name, get_phase_label, summarize_blockers
+from console.operations.descriptions import get_phase_label, summarize_blockers
 from console.operations.install_check import warn_if_stalled
 from console.operations.maintenance_actions import watch_maintenances
 from console.terminal.connection import format_api_error
 from console.terminal.output import TEXT_OUTPUTS, escape_all, set_interrupt_note, show_live, warn
 from kube.client.api import Api
 from kube.client.api_errors import ApiError
-from kube.maintenance.objects import FAILED, get_condition, get_node_name, get_status, is_deleting
+from kube.maintenance.objects import FAILED, format_full_name, get_condition, get_node_name, get_status, is_deleting
 from kube.paths import Object
 from kube.text_limits import format_count
 

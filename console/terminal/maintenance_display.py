@@ -16,7 +16,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from console.operations.blocked_pods import BlockedGroup, Remedy, group_blocked_pods
 from console.operations.descriptions import (
     PHASE_CORDONING,
     PHASE_FAILING,
@@ -24,14 +23,15 @@ from console.operations.descriptions import (
     describe_escalation,
     find_separate_error,
     format_age,
-    format_full_name,
     get_phase_label,
     summarize_blockers,
 )
 from console.terminal.output import COLUMN_SPACING, create_table
+from kube.maintenance.blocked_groups import BlockedGroup, group_blocked_pods
 from kube.maintenance.objects import (
     FAILED,
     Maintenance,
+    format_full_name,
     get_ender,
     get_node_name,
     get_requester,
@@ -161,7 +161,8 @@ def _render_maintenance(maintenance: Maintenance, now: datetime, *, is_wide: boo
     if error := find_separate_error(status):
         parts.append(Text(f"Last error: {error}", "red"))
     if status.get("blockedPods"):
-        parts += [Text(""), BlockedPodsView(status["blockedPods"], now, is_wide=is_wide)]
+        groups = group_blocked_pods(status["blockedPods"], format_full_name(maintenance))
+        parts += [Text(""), BlockedPodsView(groups, now, is_wide=is_wide)]
     parts += _render_pending(status)
     return parts
 
@@ -201,8 +202,8 @@ class BlockedPodsView:
     is a list that names each pod.
     """
 
-    def __init__(self, blocked_pods: Sequence[Mapping[str, Any]], now: datetime, *, is_wide: bool) -> None:
-        self._groups, self._is_wide = group_blocked_pods(blocked_pods), is_wide
+    def __init__(self, groups: Sequence[BlockedGroup], now: datetime, *, is_wide: bool) -> None:
+        self._groups, self._is_wide = groups, is_wide
         self._rows = [_build_blocked_row(group, now) for group in self._groups]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -243,7 +244,7 @@ def _render_blocked_group(group: BlockedGroup, row: Sequence[str], max_named: in
     if len(group.pods) > max_named:
         yield Text(f"and {len(group.pods) - max_named} more")
     yield Padding(Text(", ".join(filter(None, details))), (0, 0, 0, 2))
-    for remedy, line in zip(group.remedies or (Remedy(""),), group.list_remedies(), strict=True):
+    for remedy, line in zip(group.advice, group.list_remedies(), strict=True):
         yield Padding(Text(f"{remedy.text}:" if remedy.command else line), (0, 0, 0, 2))
         if remedy.command:
             yield Padding(Text(line.removeprefix(f"{remedy.text}: ")), (0, 0, 0, 4))

@@ -12,7 +12,6 @@ from console.operations.descriptions import (
     PHASE_CORDONING,
     PHASE_FAILING,
     find_separate_error,
-    format_full_name,
     get_phase_label,
 )
 from kube.maintenance.objects import (
@@ -20,6 +19,7 @@ from kube.maintenance.objects import (
     RUNNING,
     SUCCEEDED,
     Maintenance,
+    format_full_name,
     get_node_name,
     get_requester,
     get_spec,

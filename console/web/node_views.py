@@ -9,8 +9,7 @@ from functools import lru_cache
 from flask import Response, render_template, request, stream_template
 from werkzeug.exceptions import NotFound
 
-from console.operations.blocked_pods import group_blocked_pods
-from console.operations.descriptions import find_separate_error, format_full_name, get_phase_label
+from console.operations.descriptions import find_separate_error, get_phase_label
 from console.web.cluster_state import ClusterState
 from console.web.context import ConsoleContext
 from console.web.maintenance_steps import build_steps
@@ -28,7 +27,16 @@ from console.web.node_rows import (
 )
 from console.web.protection import get_csrf_token
 from console.web.streams import KEEPALIVE_COMMENT, PageStreams, format_sse, get_shown_version
-from kube.maintenance.objects import Maintenance, get_ender, get_node_name, get_requester, get_spec, get_status
+from kube.maintenance.blocked_groups import group_blocked_pods
+from kube.maintenance.objects import (
+    Maintenance,
+    format_full_name,
+    get_ender,
+    get_node_name,
+    get_requester,
+    get_spec,
+    get_status,
+)
 from kube.paths import Object
 from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS, STOPS
 
@@ -241,6 +249,6 @@ def _build_maintenance_values(maintenance: Maintenance, facts: NodeFacts | None)
         "created": metadata["creationTimestamp"],
         "updated": status.get("lastUpdate") or "",
         "conditions": status.get("conditions") or [],
-        "blocked": group_blocked_pods(blocked),
+        "blocked": group_blocked_pods(blocked, format_full_name(maintenance)),
         "pending": pending,
     }

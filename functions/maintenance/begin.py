@@ -37,7 +37,7 @@ from kube.maintenance import drain_flags, leases
 from kube.maintenance import objects as m
 from kube.maintenance.lookup import find_orphan_uids, list_pods_on_node
 from kube.maintenance.node_snapshot import StepSnapshot
-from kube.nodes import Node, build_node_path, is_cordoned_and_tainted
+from kube.nodes import Node, build_node_path, is_cordoned_and_tainted, is_unreachable
 from kube.paths import Object
 from kube.pods import Pod
 
@@ -114,7 +114,9 @@ def _build_snapshot(maintenance: m.Maintenance, node: Node, leaving_pods: list[P
     `status` uses this snapshot instead of reading the cluster, unless the maintenance has changed in between.
     """
     is_closed = is_cordoned_and_tainted(node, m.get_group(maintenance).drain_taint)
-    return StepSnapshot.from_maintenance(maintenance, is_cordoned_and_tainted=is_closed, leaving=leaving_pods).as_data()
+    return StepSnapshot.from_maintenance(
+        maintenance, is_cordoned_and_tainted=is_closed, leaving=leaving_pods, is_unreachable=is_unreachable(node)
+    ).as_data()
 
 
 def _patch_maintenance(maintenance: m.Maintenance, patch: Object, client: SyncClient) -> m.Maintenance:

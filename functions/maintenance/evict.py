@@ -55,7 +55,7 @@ from kube.maintenance.lookup import find_orphan_uids, list_pods_on_node
 from kube.maintenance.node_snapshot import NodeSnapshot, StepSnapshot
 from kube.maintenance.objects import Maintenance, get_group, is_reported_drained
 from kube.maintenance.status_patch import StatusInput, build_status_patch
-from kube.nodes import Node, is_cordoned_and_tainted
+from kube.nodes import Node, is_cordoned_and_tainted, is_unreachable
 from kube.paths import Object
 from kube.pods import DrainOptions, Pod, PodClassification, get_uid, is_terminating
 
@@ -277,12 +277,17 @@ class EvictionPass:
 
     def _is_reported(self, data: Object, leaving: Sequence[Pod]) -> bool:
         """Return whether `status` would change nothing for `pods.evicted` with this data and these remaining pods."""
-        snapshot = NodeSnapshot(is_cordoned_and_tainted=True, leaving=leaving)
+        snapshot = NodeSnapshot(is_cordoned_and_tainted=True, leaving=leaving, is_unreachable=is_unreachable(self.node))
         status_input = StatusInput(data["error"], data["blocked"])
         return build_status_patch(self.maintenance, snapshot, status_input, self.now) is None
 
     def _build_snapshot(self, leaving: Sequence[Pod]) -> Object:
-        return StepSnapshot.from_maintenance(self.maintenance, is_cordoned_and_tainted=True, leaving=leaving).as_data()
+        return StepSnapshot.from_maintenance(
+            self.maintenance,
+            is_cordoned_and_tainted=True,
+            leaving=leaving,
+            is_unreachable=is_unreachable(self.node),
+        ).as_data()
 
     def _build_reply(self, event_type: str, data: Object, flags: tuple[str, ...] = ()) -> list[BaseCloudEvent]:
         reference, node = parse_reference(self.event), parse_node_name(self.event)

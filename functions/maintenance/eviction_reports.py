@@ -23,13 +23,13 @@ from functions.event_data import is_nonempty_string, parse_resource_version, req
 from functions.maintenance.event_objects import log_about, parse_node_name, parse_reference
 from functions.maintenance.metrics import EVICTIONS
 from functions.work_queue import HintPolicy, Replies, ResourceVersions, WorkKey
-from kube.budgets import PROGRESSING_REASONS
+from kube.budgets import LOOSER_BUDGET_PATTERN, PROGRESSING_REASONS
 from kube.client.sync_client import SyncClient
 from kube.evictions.executor import EvictionOutcome
 from kube.evictions.tracker import EvictionTracker, LateReporter
 from kube.maintenance.blocked_pods import format_summary
 from kube.maintenance.groups import MEDIK8S
-from kube.maintenance.node_snapshot import StepSnapshot
+from kube.maintenance.node_snapshot import StepSnapshot, parse_leaving_entry
 from kube.maintenance.objects import Maintenance, get_group, is_pod_count, trim_maintenance
 from kube.maintenance.status_patch import MAX_ERROR_CHARACTERS
 from kube.paths import Object
@@ -53,6 +53,7 @@ FIELD_CHECKS: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("message", "budget"), lambda value: value == "" or is_nonempty_string(value)),
     **dict.fromkeys(("healthy", "needed"), is_pod_count),
     "allowsNone": lambda value: isinstance(value, bool),
+    "looserBudget": lambda value: isinstance(value, str) and bool(LOOSER_BUDGET_PATTERN.fullmatch(value)),
     "retryAfter": lambda value: parse_time_or_none(value) is not None,
 }
 """Field → function that returns whether a value is valid for this field. All other fields are dropped."""
@@ -156,7 +157,10 @@ def parse_snapshot(event: BaseCloudEvent) -> StepSnapshot | None:
     if not isinstance(leaving, list | None) or not all(map(_is_valid_pod, leaving or [])):
         raise BadEvent("data.left is not a list of pods")
     return StepSnapshot(
-        version, require_data(event).get("closed") is True, [{"metadata": pod} for pod in leaving or []]
+        version,
+        require_data(event).get("closed") is True,
+        list(map(parse_leaving_entry, leaving or [])),
+        require_data(event).get("unreachable") is True,
     )
 
 
@@ -164,11 +168,12 @@ def _is_valid_pod(pod: Any) -> bool:
     """Return whether `pod` has valid values for all fields that the status reports."""
     if not isinstance(pod, dict) or not all(is_nonempty_string(pod.get(name)) for name in ("namespace", "name")):
         return False
-    deleted_at, finalizers = pod.get("deletionTimestamp"), pod.get("finalizers", [])
+    deleted_at, phase = pod.get("deletionTimestamp"), pod.get("phase")
+    lists = [pod.get(name, []) for name in ("finalizers", "claims")]
     return (
         (deleted_at is None or parse_time_or_none(deleted_at) is not None)
-        and isinstance(finalizers, list)
-        and all(map(is_nonempty_string, finalizers))
+        and (phase is None or is_nonempty_string(phase))
+        and all(isinstance(names, list) and all(map(is_nonempty_string, names)) for names in lists)
     )
 
 

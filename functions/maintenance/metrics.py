@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kube.maintenance import objects as m
+from kube.maintenance.blocked_groups import group_blocked_pods
 from kube.maintenance.blocked_pods import get_blocking_key
 from kube.times import parse_time, parse_time_or_none
 
@@ -96,12 +97,13 @@ class MaintenanceSnapshot:
     Attributes:
         taken_at: time of the tick, in Unix seconds.
         phases: number of maintenances in each phase.
-        blocked_since: start times of the blocked pods, by (node, budget as namespace/name, reason).
+        blocked: number of blocked pods, and start time of the first of them, by (node, budget as namespace/name,
+            reason).
     """
 
     taken_at: float
     phases: Tally[str]
-    blocked_since: dict[BlockedLabels, list[datetime]]
+    blocked: dict[BlockedLabels, tuple[int, datetime]]
 
 
 class MaintenanceCollector(Collector):
@@ -114,10 +116,11 @@ class MaintenanceCollector(Collector):
         """Replace the snapshot; the new snapshot omits pods that are no longer blocked."""
         maintenances = list(maintenances)
         phases = Tally("Ending" if m.is_deleting(item) else m.get_phase(item) or "Pending" for item in maintenances)
-        blocked: dict[BlockedLabels, list[datetime]] = {}
+        blocked: dict[BlockedLabels, tuple[int, datetime]] = {}
         for item in maintenances:
-            for labels, since in _list_blocked_pods(item):
-                blocked.setdefault(labels, []).append(since)
+            for labels, count, since in _list_blocked_groups(item):
+                earlier_count, earlier_since = blocked.get(labels, (0, since))
+                blocked[labels] = earlier_count + count, min(earlier_since, since)
         self._snapshot = MaintenanceSnapshot(time.time(), phases, blocked)
 
     def describe(self) -> tuple[GaugeMetricFamily, ...]:
@@ -155,20 +158,22 @@ class MaintenanceCollector(Collector):
             return
         for phase in PHASES:
             maintenances.add_metric([phase], snapshot.phases[phase])
-        for labels, start_times in snapshot.blocked_since.items():
-            blocked_pods.add_metric(labels, len(start_times))
-            blocked_since.add_metric(labels, min(start_times).timestamp())
+        for labels, (count, since) in snapshot.blocked.items():
+            blocked_pods.add_metric(labels, count)
+            blocked_since.add_metric(labels, since.timestamp())
         yield from (maintenances, blocked_pods, blocked_since)
 
 
-def _list_blocked_pods(maintenance: m.Maintenance) -> Iterator[tuple[BlockedLabels, datetime]]:
-    """Yield one maintenance's blocked pods, or none if the maintenance is being deleted or has lost its lease."""
+def _list_blocked_groups(maintenance: m.Maintenance) -> Iterator[tuple[BlockedLabels, int, datetime]]:
+    """Yield the number of one maintenance's blocked pods by cause, and since when the first of them is blocked.
+
+    Yields nothing if the maintenance is being deleted or has lost its lease.
+    """
     if m.is_deleting(maintenance) or m.has_lost_lease(maintenance):
         return
-    for pod in m.get_blocked_pods(maintenance):
-        budget, since = f"{pod['namespace']}/{pod['budget']}" if pod.get("budget") else "", pod.get("since")
-        if began := parse_time_or_none(since):
-            yield (m.get_node_name(maintenance), budget, pod["reason"]), began
+    for group in group_blocked_pods(m.get_blocked_pods(maintenance)):
+        if since := parse_time_or_none(group.since):
+            yield (m.get_node_name(maintenance), group.budget_key, group.reason), len(group.pods), since
 
 
 MAINTENANCE_COLLECTOR = MaintenanceCollector()

@@ -177,11 +177,16 @@ def _read_state(maintenance: m.Maintenance, update: StatusUpdate, client: SyncCl
     """
     step_snapshot = _find_valid_snapshot(maintenance, update)
     if step_snapshot and step_snapshot.leaving:
-        return NodeSnapshot(step_snapshot.is_cordoned_and_tainted, leaving=step_snapshot.leaving)
+        return NodeSnapshot(
+            step_snapshot.is_cordoned_and_tainted,
+            leaving=step_snapshot.leaving,
+            is_unreachable=step_snapshot.is_unreachable,
+        )
     name = m.get_node_name(maintenance)
     listing = list_pods_on_node(client.api, name, update.pods_version or "0")
     if _is_cordon_proven(maintenance, step_snapshot, update):
-        return NodeSnapshot(is_cordoned_and_tainted=True, pods=client.run(listing).items)
+        is_unreachable = step_snapshot.is_unreachable if step_snapshot else None
+        return NodeSnapshot(is_cordoned_and_tainted=True, pods=client.run(listing).items, is_unreachable=is_unreachable)
     node, listed = client.gather_all(get_or_none(client.api.get(build_node_path(name))), listing)
     return NodeSnapshot.from_node(maintenance, node, listed.items)
 

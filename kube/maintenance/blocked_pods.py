@@ -28,7 +28,9 @@ from kube.pods import (
     build_name_reference,
     format_key,
     get_controller,
+    is_finished,
     is_terminating,
+    list_claims,
     tolerates,
     tolerates_everything,
 )
@@ -46,6 +48,8 @@ MIN_BACKOFF, MAX_BACKOFF = timedelta(seconds=10), timedelta(seconds=60)
 
 A pod that a controller recreates immediately is evicted at most four times in the first minute, then once a minute.
 """
+NODE_UNREACHABLE = "NodeUnreachable"
+"""Reason of a stuck pod whose node has sent no heartbeat for so long that its condition Ready is Unknown."""
 SCHEDULING_GRACE = timedelta(seconds=2)
 """Time after the cordon during which the scheduler may still bind pods that it was already scheduling."""
 BUDGET_REASONS = ("DisruptionBudget", "MultipleBudgets", *VIRT_LAUNCHER_REASONS)
@@ -59,13 +63,19 @@ def build_blocked_pods(
     previous: Iterable[Mapping[str, Any]],
     pending: Collection[Pod],
     now: datetime,
+    *,
+    is_node_unreachable: bool | None = None,
 ) -> list[Object]:
     """Return the entries of `status.blockedPods`, sorted by namespace and name.
 
     These are the `reported` blocked pods that are still pending and not terminating, and the pods that are stuck while
     terminating. A terminating pod that an escalation step may not delete is also blocked. `since` is kept from
-    `previous` if the pod was already blocked for the same reason; otherwise it is `now`.
+    `previous` if the pod was already blocked for the same reason; otherwise it is `now`. If `is_node_unreachable` is
+    None, the node was not read, and is taken to be as unreachable as before.
     """
+    previous = list(previous)
+    if is_node_unreachable is None:
+        is_node_unreachable = any(item.get("reason") == NODE_UNREACHABLE for item in previous)
     waiting = {format_key(pod) for pod in pending if not is_terminating(pod)}
     deletable = {format_key(pod) for pod in pending}
     items = [{k: v for k, v in item.items() if k != "uid"} for item in reported]
@@ -76,7 +86,11 @@ def build_blocked_pods(
         if f"{item['namespace']}/{item['name']}" in (deletable if item["reason"] == ESCALATION_REASON else waiting)
     ]
     listed = {f"{item['namespace']}/{item['name']}" for item in items}
-    stuck_pods = (_build_stuck_pod(pod, now) for pod in pending if format_key(pod) not in listed)
+    stuck_pods = (
+        _build_stuck_pod(pod, now, is_node_unreachable=is_node_unreachable)
+        for pod in pending
+        if format_key(pod) not in listed
+    )
     items += [stuck for stuck in stuck_pods if stuck]
     since = {get_blocking_key(item): parse_time_or_none(item.get("since")) for item in previous}
     dated = [{**item, "since": format_time(since.get(get_blocking_key(item)) or now)} for item in items]
@@ -98,24 +112,38 @@ def format_summary(blocked: Iterable[BlockedPod]) -> str:
     return "; ".join([*(f"{', '.join(names)}: {message}" for message, names in names_by_message.items()), *suffix])
 
 
-def _build_stuck_pod(pod: Pod, now: datetime) -> Object | None:
+def _build_stuck_pod(pod: Pod, now: datetime, *, is_node_unreachable: bool) -> Object | None:
     """Return the status entry of a pod that outlived its grace period, or None if the pod is not stuck.
 
     The API server sets deletionTimestamp to the end of the grace period.
     """
-    metadata = pod["metadata"]
-    end = parse_time_or_none(metadata.get("deletionTimestamp"))
+    end = parse_time_or_none(pod["metadata"].get("deletionTimestamp"))
     if not end or now <= end + REMOVAL_TOLERANCE:
         return None
-    finalizers = metadata.get("finalizers") or []
-    reason = "Finalizers" if finalizers else "Terminating"
-    names = truncate(", ".join(finalizers), MAX_MESSAGE_CHARACTERS)
-    message = (
-        f"finalizers {names} delay the deletion of the pod: their controllers must remove them"
-        if finalizers
-        else "its grace period has ended and the kubelet has not stopped it: check the node"
-    )
+    reason, message = _explain_stuck_pod(pod, is_node_unreachable=is_node_unreachable)
     return {**build_name_reference(pod), "reason": reason, "message": message, "budget": ""}
+
+
+def _explain_stuck_pod(pod: Pod, *, is_node_unreachable: bool) -> tuple[str, str]:
+    """Return why a pod that outlived its grace period still exists: the reason and the message.
+
+    A kubelet removes a pod only after it has unmounted the pod's volumes. Before that, it sets the phase Succeeded or
+    Failed, once all containers have ended.
+    """
+    if finalizers := pod["metadata"].get("finalizers"):
+        names = truncate(", ".join(finalizers), MAX_MESSAGE_CHARACTERS)
+        return "Finalizers", f"finalizers {names} delay the deletion of the pod: their controllers must remove them"
+    if is_node_unreachable:
+        return (
+            NODE_UNREACHABLE,
+            "its grace period has ended, and the kubelet of its node does not respond: repair the node",
+        )
+    if not is_finished(pod):
+        return "Terminating", "its grace period has ended and the kubelet has not stopped it: check the node"
+    claims = list_claims(pod)
+    names = truncate(", ".join(claims), MAX_MESSAGE_CHARACTERS)
+    volumes = f"the volumes of its claims {names}" if claims else "its volumes"
+    return "VolumesMounted", f"its containers have ended, but the kubelet has not unmounted {volumes}: check the node"
 
 
 def compute_backoff(elapsed: timedelta) -> timedelta:

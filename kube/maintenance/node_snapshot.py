@@ -13,15 +13,15 @@ from typing import Any
 
 from kube.maintenance import drain_flags
 from kube.maintenance.objects import Maintenance, get_group
-from kube.nodes import Node, is_cordoned_and_tainted
+from kube.nodes import Node, is_cordoned_and_tainted, is_unreachable
 from kube.paths import Object
-from kube.pods import Pod
+from kube.pods import Pod, build_claim_volume, is_finished, is_terminating, list_claims
 from kube.text_limits import take_within_bytes
 
 LEAVING_FIELDS = ("namespace", "name", "deletionTimestamp", "finalizers")
 """Metadata fields of a pod that the status of the maintenance needs."""
 MAX_LEAVING_BYTES = 400_000
-"""Size limit of the `LEAVING_FIELDS` of all pods in one event, in bytes.
+"""Size limit of the entries of all pods in one event, in bytes.
 
 The limit is enough for 600 pods with the longest possible names. The size of finalizers is unbounded.
 """
@@ -33,6 +33,7 @@ class NodeSnapshot:
 
     Attributes:
         is_cordoned_and_tainted: whether the node is cordoned and tainted.
+        is_unreachable: whether the node's kubelet has stopped sending heartbeats; None if the node was not read.
         pods: all pods on the node; unused if `leaving` is set.
         leaving: the pods that still have to leave the node; None if they must be computed from `pods`.
     """
@@ -40,11 +41,15 @@ class NodeSnapshot:
     is_cordoned_and_tainted: bool
     pods: Sequence[Pod] = ()
     leaving: Sequence[Pod] | None = None
+    is_unreachable: bool | None = None
 
     @classmethod
     def from_node(cls, maintenance: Maintenance, node: Node | None, pods: Sequence[Pod]) -> NodeSnapshot:
         """Build the snapshot from objects that were read from the cluster."""
-        return cls(node is not None and is_cordoned_and_tainted(node, get_group(maintenance).drain_taint), pods)
+        if node is None:
+            return cls(is_cordoned_and_tainted=False, pods=pods)
+        is_closed = is_cordoned_and_tainted(node, get_group(maintenance).drain_taint)
+        return cls(is_closed, pods, is_unreachable=is_unreachable(node))
 
     def list_pending(self, maintenance: Maintenance, blocked: Iterable[Mapping[str, Any]], now: datetime) -> list[Pod]:
         """Return the pods that still have to leave the node, including the `blocked` pods."""
@@ -65,28 +70,54 @@ class StepSnapshot:
         is_cordoned_and_tainted: whether the node was cordoned and tainted.
         leaving: the pods that still had to leave; empty if the receiver must read the pods itself, for example because
             there are too many for one event.
+        is_unreachable: whether the node's kubelet has stopped sending heartbeats.
     """
 
     maintenance_version: str
     is_cordoned_and_tainted: bool
     leaving: Sequence[Pod] = ()
+    is_unreachable: bool = False
 
     @classmethod
     def from_maintenance(
-        cls, maintenance: Maintenance, *, is_cordoned_and_tainted: bool, leaving: Sequence[Pod] = ()
+        cls,
+        maintenance: Maintenance,
+        *,
+        is_cordoned_and_tainted: bool,
+        leaving: Sequence[Pod] = (),
+        is_unreachable: bool = False,
     ) -> StepSnapshot:
         """Build the snapshot of a step that read this version of the NodeMaintenance."""
-        return cls(str(maintenance["metadata"]["resourceVersion"]), is_cordoned_and_tainted, leaving)
+        version = str(maintenance["metadata"]["resourceVersion"])
+        return cls(version, is_cordoned_and_tainted, leaving, is_unreachable)
 
     def as_data(self) -> Object:
         """Return the snapshot as event data."""
-        leaving = [
-            {name: pod["metadata"][name] for name in LEAVING_FIELDS if pod["metadata"].get(name)}
-            for pod in self.leaving
-        ]
+        leaving = [_build_leaving_entry(pod) for pod in self.leaving]
         leaving_field = (
             {"left": leaving}
             if leaving and take_within_bytes(leaving, MAX_LEAVING_BYTES, ascii_only=True) == leaving
             else {}
         )
-        return {"maintenanceVersion": self.maintenance_version, "closed": self.is_cordoned_and_tainted, **leaving_field}
+        unreachable_field = {"unreachable": True} if self.is_unreachable else {}
+        return {
+            "maintenanceVersion": self.maintenance_version,
+            "closed": self.is_cordoned_and_tainted,
+            **unreachable_field,
+            **leaving_field,
+        }
+
+
+def _build_leaving_entry(pod: Pod) -> Object:
+    """Build the entry of a leaving pod in event data: its metadata, and for a terminating pod what may delay it."""
+    entry = {name: pod["metadata"][name] for name in LEAVING_FIELDS if pod["metadata"].get(name)}
+    if is_terminating(pod) and is_finished(pod):
+        claims = list_claims(pod)
+        entry |= {"phase": pod["status"]["phase"], **({"claims": claims} if claims else {})}
+    return entry
+
+
+def parse_leaving_entry(entry: Mapping[str, Any]) -> Pod:
+    """Return a pod with the fields of an entry that `StepSnapshot.as_data` wrote."""
+    volumes = [build_claim_volume(name) for name in entry.get("claims", [])]
+    return {"metadata": entry, "spec": {"volumes": volumes}, "status": {"phase": entry.get("phase")}}

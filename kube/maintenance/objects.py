@@ -47,6 +47,12 @@ def build_path(maintenance: Maintenance) -> str:
     return f"{get_group(maintenance).path}/{maintenance['metadata']['name']}"
 
 
+def format_full_name(maintenance: Maintenance) -> str:
+    """Return `kind.group/name`, the form that kubectl prints and accepts."""
+    group = maintenance["apiVersion"].split("/")[0]
+    return f"nodemaintenance.{group}/{maintenance['metadata']['name']}"
+
+
 def get_spec(maintenance: Maintenance) -> Mapping[str, Any]:
     """Return the spec, or {} if it is missing or not an object; another product's CRD may allow any value."""
     return _get_mapping(maintenance.get("spec"))

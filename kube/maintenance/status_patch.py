@@ -31,7 +31,7 @@ from kube.maintenance.objects import (
 from kube.paths import Object
 from kube.pods import Pod
 from kube.text_limits import format_count, take_within_bytes, truncate
-from kube.times import format_time, parse_time
+from kube.times import format_time, parse_time, parse_time_or_none
 
 MAX_PENDING_BYTES, MAX_BLOCKED_BYTES = 400_000, 600_000
 """Size limits of the lists in a status; etcd stores no object over 1.5 MiB.
@@ -177,7 +177,7 @@ def _build_begun_status(
     previous, reported = get_status(maintenance), get_blocked_pods(maintenance)
     current_blocked = reported if status_input.blocked is None else status_input.blocked
     pending = snapshot.list_pending(maintenance, current_blocked, now)
-    blocked = build_blocked_pods(current_blocked, reported, pending, now)
+    blocked = build_blocked_pods(current_blocked, reported, pending, now, is_node_unreachable=snapshot.is_unreachable)
     is_drained = not pending and (status_input.is_drained or previous.get("phase") == SUCCEEDED)
     lists = _build_pod_lists(pending, blocked)
     errors = _build_errors(maintenance, snapshot, status_input, blocked, is_drained=is_drained)
@@ -190,7 +190,7 @@ def _build_begun_status(
         **facts,
         "conditions": [
             _build_cordoned_condition(maintenance, snapshot, now),
-            _build_drained_condition(maintenance, facts, len(blocked), now, is_drained=is_drained),
+            _build_drained_condition(maintenance, facts, pending, blocked, now, is_drained=is_drained),
         ],
     }
 
@@ -276,7 +276,13 @@ def _build_cordoned_condition(maintenance: Maintenance, snapshot: NodeSnapshot, 
 
 
 def _build_drained_condition(
-    maintenance: Maintenance, status: Object, blocked_count: int, now: datetime, *, is_drained: bool
+    maintenance: Maintenance,
+    status: Object,
+    pending: list[Pod],
+    blocked: list[Object],
+    now: datetime,
+    *,
+    is_drained: bool,
 ) -> Object:
     """Build the condition Drained; `status` has the lists of pods, the error, the start and the escalation.
 
@@ -285,8 +291,8 @@ def _build_drained_condition(
     if is_drained:
         return _build_condition(maintenance, "Drained", True, "Drained", "no pod is left to evict", now)
     has_failed_step = status["lastError"] and not status["errorOnLeaseCount"]
-    reason = "Blocked" if blocked_count else "StepFailed" if has_failed_step else "Draining"
-    message = _format_remaining_pods(status, blocked_count)
+    reason = "Blocked" if blocked else "StepFailed" if has_failed_step else "Draining"
+    message = _format_remaining_pods(status, pending, blocked)
     if escalation.has_passed_deadline(maintenance, parse_time(status["startTime"]), now):
         reason = escalation.DEADLINE_EXCEEDED
         message += f"; not drained within the deadline of {get_spec(maintenance)['drain']['deadline']}"
@@ -295,12 +301,19 @@ def _build_drained_condition(
     return _build_condition(maintenance, "Drained", False, reason, message, now)
 
 
-def _format_remaining_pods(lists: Object, blocked_count: int) -> str:
-    """Summarize how many pods remain, how many of them are blocked, and how many the lists omit."""
-    pending_count = lists["pendingCount"]
+def _format_remaining_pods(lists: Object, pending: list[Pod], blocked: list[Object]) -> str:
+    """Summarize how many pods remain, are blocked or terminate in time, and how many pods the lists omit.
+
+    The API server sets a pod's deletionTimestamp to the end of its grace period.
+    """
+    pending_count, blocked_count = lists["pendingCount"], len(blocked)
+    stuck = {f"{item['namespace']}/{item['name']}" for item in blocked}
     parts = [f"{format_count(pending_count, 'pod')} left"]
     if blocked_count:
         parts.append(f"{blocked_count} of them blocked")
+    in_time = [pod for pod in pending if podrules.is_terminating(pod) and podrules.format_key(pod) not in stuck]
+    if ends := [end for pod in in_time if (end := parse_time_or_none(pod["metadata"]["deletionTimestamp"]))]:
+        parts.append(f"{len(ends)} in the grace period until {max(ends):%H:%M:%S} UTC")
     for name, count in (("pendingPods", pending_count), ("blockedPods", blocked_count)):
         if omitted_count := count - len(lists[name]):
             parts.append(f"{omitted_count} more than {name} lists")

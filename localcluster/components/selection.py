@@ -8,9 +8,9 @@ from localcluster.errors import LocalClusterError
 
 MAINTENANCE, ADMISSION, CERTIFICATES = "maintenance", "admission", "certificates"
 MUTEX, VIRTUALIZATION, CPU_LABELS = "mutex", "virtualization", "cpu-labels"
-NODE_CONDITIONS = "node-conditions"
+NODE_CONDITIONS, NOTIFICATIONS = "node-conditions", "notifications"
 DEFAULT_COMPONENTS = (MAINTENANCE, ADMISSION, CERTIFICATES)
-OPT_IN_COMPONENTS = (MUTEX, VIRTUALIZATION, CPU_LABELS, NODE_CONDITIONS)
+OPT_IN_COMPONENTS = (MUTEX, VIRTUALIZATION, CPU_LABELS, NODE_CONDITIONS, NOTIFICATIONS)
 """The components that the default overlays do not include."""
 ALL_COMPONENTS = (*DEFAULT_COMPONENTS, *OPT_IN_COMPONENTS)
 CRD_PROJECTS = {MUTEX: "OpenShift", VIRTUALIZATION: "KubeVirt", CPU_LABELS: "HyperConverged"}

@@ -125,7 +125,7 @@ def test_status_in_tutorial_shows_blocking_budget(output_by_command: dict[str, s
     *_, status = (output_by_command[command] for command in list_commands("Read the status"))
 
     assert "web 12/12" in " ".join(status.split())
-    assert "or a looser budget: kubectl -n default edit pdb web" in status
+    assert 'kubectl -n default patch pdb web -p \'{"spec":{"minAvailable":11}}\'' in status
 
 
 @pytest.mark.slow

@@ -44,6 +44,7 @@ UNUSED_COMPONENTS = (
     "virtualization",
     "cpu-labels",
     "node-conditions",
+    "notifications",
 )
 """The components that no overlay contains; the tests combine them with `plain`."""
 SKIPPED_COMPONENTS = ("monitoring", "senders", "cert-manager", "scale-to-zero")

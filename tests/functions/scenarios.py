@@ -15,6 +15,7 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from functions.cpu_labels import label_cpu
 from functions.event_recorder import EVENT_RECORDER
+from functions.notifications.notify_owners import OPEN_ANNOUNCEMENTS
 from kube.budgets import build_budgets_path
 from kube.client.sync_client import SyncClient
 from kube.maintenance import objects as m
@@ -240,6 +241,13 @@ def prepare_publish_conditions(workload: ScenarioWorkload) -> BaseCloudEvent:
     return workload.functions.run_until_tainted(workload.create_maintenance(workload.take_node()))
 
 
+def prepare_notify_owners(workload: ScenarioWorkload) -> BaseCloudEvent:
+    """Create a maintenance, and return the first tick of a process, which reads the earlier announcements."""
+    workload.create_maintenance(workload.take_node())
+    OPEN_ANNOUNCEMENTS.clear()
+    return build_tick()
+
+
 def prepare_certificate_issuing(workload: ScenarioWorkload) -> BaseCloudEvent:
     """Create the webhook's labelled empty Secret, and a webhook configuration that requests the CA bundle."""
     certificates = workload.prepare_certificates()
@@ -264,5 +272,6 @@ SCENARIOS: dict[str, Scenario] = {
     "protect": prepare_protect,
     "label-cpu": prepare_label_cpu,
     "publish-conditions": prepare_publish_conditions,
+    "notify-owners": prepare_notify_owners,
 }
 """Step name, with a qualifier if the step has several scenarios → scenario."""

@@ -132,7 +132,7 @@ def test_only_functions_that_consume_hints_coalesce() -> None:
     action per event.
     """
     coalescing = {name for name, function in FUNCTIONS.items() if function.coalescing}
-    opt_in_functions = {"resync-runs", "migrate", "protect", "label-cpu", "publish-conditions"}
+    opt_in_functions = {"resync-runs", "migrate", "protect", "label-cpu", "publish-conditions", "notify-owners"}
     assert coalescing == {"evict", "guard", "resync", "renew-certificates", *opt_in_functions}
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from kube.budgets import (
     BUDGETS_PATH,
+    LOOSER_BUDGET_PATTERN,
     BlockedPod,
     build_blocked_by_budget,
     build_budget_paths,
@@ -124,6 +125,31 @@ def test_blocked_pod_names_its_budget_and_counts(blocking_budget: Object, messag
 
     reason = {"reason": "DisruptionBudget", "message": message, "budget": "b"}
     assert blocked == {"namespace": "ns", "name": "a", "uid": "ns-a-uid", **reason, **counts}
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected_pods", "healthy", "looser_budget"),
+    [
+        ({"minAvailable": 3}, 3, 3, "minAvailable=2"),
+        ({"minAvailable": "100%"}, 3, 3, "minAvailable=2"),
+        ({"minAvailable": 1}, 1, 0, "minAvailable=0"),
+        ({"maxUnavailable": 0}, 3, 3, "maxUnavailable=1"),
+        ({"maxUnavailable": "10%"}, 3, 2, "maxUnavailable=2"),
+        ({"maxUnavailable": 1}, 0, 2, ""),
+    ],
+)
+def test_looser_budget_admits_one_eviction(limit: Object, expected_pods: int, healthy: int, looser_budget: str) -> None:
+    """Check the change that makes one disruption allowed; it is unknown without the number of expected pods."""
+    budget = make_budget("b", healthy=healthy, needed=healthy)
+    budget["spec"] |= limit
+    budget["status"]["expectedPods"] = expected_pods
+
+    blocked, unready = (build_blocked_by_budget(budget, make_db_pod("a", ready=ready)) for ready in (True, False))
+
+    assert blocked.looser_budget == blocked.as_data().get("looserBudget", "") == looser_budget
+    assert unready.looser_budget == "unhealthyPodEvictionPolicy=AlwaysAllow"
+    assert LOOSER_BUDGET_PATTERN.fullmatch(unready.looser_budget)
+    assert not looser_budget or LOOSER_BUDGET_PATTERN.fullmatch(looser_budget)
 
 
 def test_budget_without_counts_admits_no_pod() -> None:

@@ -45,7 +45,7 @@ SHARED_PROCESSES = {
             ("--components", "maintenance,pigeons,doves"),
             "COMPONENTS=maintenance,pigeons,doves: unsupported values doves, pigeons: "
             "use any of maintenance, admission, certificates, mutex, virtualization, cpu-labels, "
-            "node-conditions",
+            "node-conditions, notifications",
         ),
         (("--components", "mutex"), "COMPONENTS=mutex: component maintenance is required: add it"),
         (("--components", ""), "COMPONENTS=: component maintenance is required: add it"),
@@ -133,7 +133,11 @@ def test_overlay_is_written_for_different_set_of_components(tmp_path: Path, over
 @pytest.mark.parametrize("overlay_name", ["plain", "rabbitmq", "knative"])
 @pytest.mark.parametrize(
     ("component", "function"),
-    [(selection.CPU_LABELS, "label-cpu"), (selection.NODE_CONDITIONS, "publish-conditions")],
+    [
+        (selection.CPU_LABELS, "label-cpu"),
+        (selection.NODE_CONDITIONS, "publish-conditions"),
+        (selection.NOTIFICATIONS, "notify-owners"),
+    ],
 )
 def test_function_of_opt_in_component_has_own_process_and_account(
     tmp_path: Path, overlay_name: str, component: str, function: str
@@ -170,7 +174,8 @@ def test_shared_process_serves_optional_components(tmp_path: Path, overlay_name:
     subscribers = [spec["subscriber"] for spec in triggers.values()]
     assert {get_identity(sink["ref"]) for sink in (*subscribers, *dead_letter_sinks)} <= services
     assert {
-        f"{name}-on-tick" for name in ("label-cpu", "migrate", "protect", "publish-conditions", "resync-runs")
+        f"{name}-on-tick"
+        for name in ("label-cpu", "migrate", "protect", "publish-conditions", "notify-owners", "resync-runs")
     } <= triggers.keys()
     assert {get_identity(triggers[f"{name}-on-tick"]["subscriber"]["ref"]) for name in ("migrate", "label-cpu")} == {
         SHARED_PROCESSES[overlay_name]

@@ -27,6 +27,7 @@ GROUPS_BY_RESOURCE = {
     "requesters": ("nodemaintenance.dev",),
     "poddisruptionbudgets": ("policy",),
     "daemonsets": ("apps",),
+    "replicasets": ("apps",),
     "leases": ("coordination.k8s.io",),
     "triggers": ("eventing.knative.dev",),
     "brokers": ("eventing.knative.dev",),

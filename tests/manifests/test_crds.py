@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S
+from kube.notifications.webhooks import URL_PATTERN
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from tests.proofs import proves
@@ -233,6 +234,38 @@ def test_api_server_keeps_every_drain_option(installed_cluster: LocalCluster, ap
     )
 
     assert json.loads(result.stdout)["spec"]["drain"] == drain
+
+
+@pytest.mark.parametrize("api_version", [MEDIK8S.api_version, KUBEVIRT.api_version])
+@pytest.mark.parametrize(
+    ("url", "is_valid"),
+    [
+        ("https://hooks.example.com/services/T0/B0?x=%20y", True),
+        ("http://bridge.chat.svc:8080", True),
+        ("https://user:password@hooks.example.com/", False),
+        ("https://hooks.example.com/a b", False),
+        ("https://hooks.example.com\\@evil.example/", False),
+        ("ftp://hooks.example.com/", False),
+        ("hooks.example.com", False),
+        (f"https://{'a' * 254}", False),
+    ],
+)
+def test_only_plain_addresses_are_accepted_for_notifications(
+    installed_cluster: LocalCluster, api_version: str, url: str, is_valid: bool
+) -> None:
+    """NMO-18: the schema rejects a `spec.notify.url` that `notify-owners` would refuse, and names the field."""
+    body = build_manifest("crd-notify", {"nodeName": "n", "notify": {"url": url}}, api_version)
+
+    result = installed_cluster.kubectl(
+        *("create", "--dry-run=server", "--validate=strict", "-o", "json", "-f", "-"), input=body, check=False
+    )
+
+    assert (result.returncode == 0) is is_valid, result.stderr
+    assert is_valid == (URL_PATTERN.fullmatch(url) is not None)
+    if is_valid:
+        assert json.loads(result.stdout)["spec"]["notify"] == {"url": url}
+    else:
+        assert "spec.notify.url is not an http(s) address without credentials: write https://HOST/PATH" in result.stderr
 
 
 @proves("DRN-1a")

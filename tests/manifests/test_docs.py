@@ -230,6 +230,9 @@ def test_documented_console_overlay_configures_proxy(tmp_path: Path) -> None:
         ("node-conditions/service", "services", "node-conditions", "kafka"),
         ("node-conditions/service", "compact", "node-conditions", "kafka"),
         ("node-conditions/deployment", "node-conditions", "plain", "rabbitmq"),
+        ("notifications/service", "services", "notifications", "kafka"),
+        ("notifications/service", "compact", "notifications", "kafka"),
+        ("notifications/deployment", "notifications", "plain", "rabbitmq"),
     ],
     ids="-".join,
 )
@@ -251,7 +254,7 @@ def test_components_can_be_combined(tmp_path: Path, components: tuple[str, ...])
         workload for workload in filter_by_kind(objects, "Service", "Deployment") if "template" in workload["spec"]
     ]
     has_own_process = "certificates" in components  # `renew-certificates` always has a separate process.
-    optional_components = ("mutex", "virtualization", "cpu-labels", "node-conditions")
+    optional_components = ("mutex", "virtualization", "cpu-labels", "node-conditions", "notifications")
     optional_step_count = sum(
         len(list_steps(component.replace("-", "_"))) for component in optional_components if component in components
     )

@@ -24,6 +24,7 @@ from tests.sources import OPT_IN_STEPS
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 OPTIONAL_COMPONENT_DIRS = (
     *("components/mutex", "components/virtualization", "components/cpu-labels", "components/node-conditions"),
+    "components/notifications",
 )
 EVENTING_DIRS = ("base/eventing", "components/certificates", *OPTIONAL_COMPONENT_DIRS)
 FUNCTIONS = {
@@ -46,6 +47,7 @@ LABEL_CPU_TRIGGER_SUFFIXES = (
     ),
 )
 PUBLISH_CONDITIONS_TRIGGER_SUFFIXES = ("maintenance-updated", "node-tainted", "tick")
+NOTIFY_OWNERS_TRIGGER_SUFFIXES = ("maintenance-updated", "tick")
 RENEW_CERTIFICATES_TRIGGER_SUFFIXES = ("tick", "secret-added", "secret-updated", "secret-deleted")
 
 
@@ -77,6 +79,7 @@ TICK_BACKED_TRIGGERS = (
     *(f"protect-on-{suffix}" for suffix in VIRTUALIZATION_TRIGGER_SUFFIXES),
     *(f"label-cpu-on-{suffix}" for suffix in LABEL_CPU_TRIGGER_SUFFIXES),
     *(f"publish-conditions-on-{suffix}" for suffix in PUBLISH_CONDITIONS_TRIGGER_SUFFIXES),
+    *(f"notify-owners-on-{suffix}" for suffix in NOTIFY_OWNERS_TRIGGER_SUFFIXES),
 )
 """Triggers whose undelivered events need not become dead letters, because the function repeats the work on a tick."""
 SOURCES = [source for kind in ("ApiServerSource", "PingSource", "ContainerSource") for source in filter_by_kind(kind)]

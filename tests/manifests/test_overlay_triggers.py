@@ -70,7 +70,7 @@ def test_subscriptions_match_triggers(tmp_path: Path) -> None:
     `record`, which consumes everything, is excluded. The optional functions' Triggers for ticks, tainted nodes and
     updated NodeMaintenances are also excluded, because such events occur in installs without these functions.
     """
-    optional_components = ("mutex", "virtualization", "cpu-labels", "node-conditions")
+    optional_components = ("mutex", "virtualization", "cpu-labels", "node-conditions", "notifications")
     component_documents = manifests.read_documents(
         [MANIFESTS / "components" / component / "eventing.yaml" for component in optional_components]
     )
@@ -81,14 +81,15 @@ def test_subscriptions_match_triggers(tmp_path: Path) -> None:
         (trigger.subscriber_url.rpartition("/")[2], frozenset(trigger.attributes.items()))
         for trigger in parsed_triggers
     }
-    tick_functions = ("resync-runs", "migrate", "protect", "label-cpu", "publish-conditions")
+    tick_functions = ("resync-runs", "migrate", "protect", "label-cpu", "publish-conditions", "notify-owners")
     tick_subscriptions = {(name, frozenset({("type", events.TICK)})) for name in tick_functions}
     tainted = {
         (name, frozenset({("type", events.NODE_TAINTED)})) for name in ("migrate", "protect", "publish-conditions")
     }
     maintenance_updated = frozenset({("type", events.RESOURCE_UPDATED), ("kind", "NodeMaintenance")})
     excluded = {
-        *(("record", frozenset()), ("publish-conditions", maintenance_updated)),
+        ("record", frozenset()),
+        *((name, maintenance_updated) for name in ("publish-conditions", "notify-owners")),
         *tick_subscriptions,
         *tainted,
     }

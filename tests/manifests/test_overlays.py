@@ -489,6 +489,7 @@ def test_rabbitmq_keeps_events_in_quorum_queues() -> None:
 
 TICK_DRIVEN_FUNCTIONS = (
     *("resync", "resync-runs", "renew-certificates", "migrate", "protect", "label-cpu", "publish-conditions"),
+    "notify-owners",
 )
 DELIVERY_POLICIES = {
     "record": (40, "linear", "PT1S", "PT10S"),

@@ -179,7 +179,7 @@ def test_start_with_invalid_pod_selector_is_usage_error(
 def test_status_shows_blocked_pods_budget_and_remedy(
     installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
 ) -> None:
-    """NMO-12, OSV-13: `status` shows the budget that blocks a pod, its counts, and the command that edits it."""
+    """NMO-12, OSV-13: `status` shows the budget that blocks a pod, its counts, and the command that loosens it."""
     create_and_wait(installed_cluster, build_controller("ReplicaSet", maintained_node, replicas=2))
     create_and_wait(installed_cluster, build_budget(f"keep-{maintained_node}", maintained_node, minAvailable=2))
     result = run_command("start", maintained_node, "--wait", "--timeout=2s")
@@ -201,7 +201,7 @@ def test_status_shows_blocked_pods_budget_and_remedy(
         "2 of 2 pods left",
         f"keep-{maintained_node}",
         "2/2",
-        f"kubectl -n default edit pdb keep-{maintained_node}",
+        f'kubectl -n default patch pdb keep-{maintained_node} -p \'{{"spec":{{"minAvailable":1}}}}\'',
     ):
         assert expected in status_result.stdout
     assert report["schedulable"] is False

@@ -190,7 +190,7 @@ def test_names_and_commands_are_not_wrapped_on_narrow_terminal() -> None:
     ]
     assert "kubectl -n shop edit pdb web" in [line.strip() for line in narrow_lines]
     assert narrow_lines.count(pod_key) == 2
-    assert len(wide_lines) == 4
+    assert len(wide_lines) == 5
     for width in range(60, 200):
         text = render_text(render_details("node-1", "cordoned", [running], NOW), width)
         assert text.count(pod_key) == 2, width

@@ -134,7 +134,11 @@ def test_blocked_drain_shows_reason_and_continues(browser: Browser, environment:
         *("Running", "50 %, 3 of 6 pods left", "3 / 3", "1 more ready pod under this budget", "admin"),
         *("Evicting 3 of 6", "3 pods blocked"),
         *(name for name in map(format_key, environment.list_pods_on(node)) if name.startswith(f"{namespace}/")),
-        *(f"kubectl -n {namespace} edit pdb web", "medik8s.io/drain:NoSchedule", "takes no new pods"),
+        *(
+            f'kubectl -n {namespace} patch pdb web -p \'{{"spec":{{"minAvailable":2}}}}\'',
+            "medik8s.io/drain:NoSchedule",
+            "takes no new pods",
+        ),
     ):
         assert expected in text
     assert "Last error:" not in text
@@ -174,7 +178,8 @@ def test_page_suggests_looser_budget_if_budget_never_allows_disruptions(
 
     remedy = "a looser budget (this one allows no eviction, however many pods are ready)"
     assert remedy in text
-    assert browser.get_text(".remedy code") == f"kubectl -n {namespace} edit pdb all"
+    command = browser.get_text(".remedy code")
+    assert command == f'kubectl -n {namespace} patch pdb all -p \'{{"spec":{{"maxUnavailable":1}}}}\''
     assert "more ready pod" not in text
     environment.request_deletion(path)
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kube.maintenance import objects as m
-from kube.maintenance.node_snapshot import NodeSnapshot, StepSnapshot
+from kube.maintenance.node_snapshot import NodeSnapshot, StepSnapshot, parse_leaving_entry
 from kube.maintenance.status_patch import StatusInput, build_status_patch, compute_progress
 from kube.paths import Object
+from kube.pods import build_claim_volume
 from kube.times import format_time
+from kube.trimming import trim_pod_for_drain
 from tests.kube.samples import NODE_IN_MAINTENANCE, make_maintenance, make_node, make_pod
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
@@ -281,6 +284,95 @@ def test_stuck_pod_is_blocked(finalizers: list[str], grace_period_end: str, reas
     assert all(name in status["blockedPods"][0]["message"] for name in finalizers if reason)
     assert [blocked_pod["budget"] for blocked_pod in status["blockedPods"]] == ([""] if reason else [])
     assert status["pendingPods"] == ["a"]
+
+
+CLAIM_VOLUMES = [build_claim_volume(name) for name in ("data", "logs")]
+UNREACHABLE_NODE = {
+    **NODE_IN_MAINTENANCE,
+    "status": {"conditions": [{"type": "DiskPressure", "status": "True"}, {"type": "Ready", "status": "Unknown"}]},
+}
+
+
+def make_stuck_pod(*, phase: str = "Running", volumes: Sequence[Object] = (), **metadata: Any) -> Object:
+    """Return a pod whose grace period ended a minute ago."""
+    end = format_time(NOW - timedelta(minutes=1))
+    pod = make_pod("a", phase=phase, deletionTimestamp=end, **metadata)
+    return {**pod, "spec": {"volumes": list(volumes)}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "node", "reason", "message"),
+    [
+        (make_stuck_pod(), NODE_IN_MAINTENANCE, "Terminating", "the kubelet has not stopped it: check the node"),
+        (make_stuck_pod(), UNREACHABLE_NODE, "NodeUnreachable", "the kubelet of its node does not respond"),
+        (make_stuck_pod(finalizers=["x/y"]), UNREACHABLE_NODE, "Finalizers", "finalizers x/y delay"),
+        (
+            make_stuck_pod(phase="Failed", volumes=CLAIM_VOLUMES),
+            NODE_IN_MAINTENANCE,
+            "VolumesMounted",
+            "the kubelet has not unmounted the volumes of its claims data, logs: check the node",
+        ),
+        (
+            make_stuck_pod(phase="Succeeded"),
+            NODE_IN_MAINTENANCE,
+            "VolumesMounted",
+            "the kubelet has not unmounted its volumes: check the node",
+        ),
+        (make_stuck_pod(volumes=CLAIM_VOLUMES), NODE_IN_MAINTENANCE, "Terminating", "has not stopped it"),
+    ],
+    ids=["kubelet", "node unreachable", "finalizer", "claims", "other volumes", "containers running"],
+)
+def test_stuck_pod_has_reason_for_what_delays_it(pod: Object, node: Object, reason: str, message: str) -> None:
+    """OSV-15: the status of a stuck pod distinguishes finalizers, an unreachable node, volumes and the kubelet."""
+    patch = build_status_patch(make_maintenance(), make_snapshot([pod], node), StatusInput(), NOW)
+
+    assert patch is not None
+    (blocked,) = patch["status"]["blockedPods"]
+    assert blocked["reason"] == reason
+    assert message in blocked["message"]
+
+
+def test_unread_node_is_as_unreachable_as_before() -> None:
+    """Check that a step which has not read the node keeps the reason, and so the time, of a stuck pod."""
+    pod = make_stuck_pod()
+    unreachable = build_status_patch(make_maintenance(), make_snapshot([pod], UNREACHABLE_NODE), StatusInput(), NOW)
+    assert unreachable is not None
+    maintenance = make_maintenance(unreachable["status"])
+    unread = NodeSnapshot(is_cordoned_and_tainted=True, pods=[pod])
+
+    assert build_status_patch(maintenance, unread, StatusInput(), LATER) is None
+    reachable = build_status_patch(maintenance, make_snapshot([pod]), StatusInput(), LATER)
+    assert reachable is not None
+    assert [item["reason"] for item in reachable["status"]["blockedPods"]] == ["Terminating"]
+
+
+def test_condition_names_end_of_grace_periods() -> None:
+    """Check that the condition states until when the terminating pods may take, without the stuck ones."""
+    terminating = [
+        make_pod(name, deletionTimestamp=end)
+        for name, end in (("b", "2026-01-02T03:04:35Z"), ("c", "2026-01-02T03:05:05Z"))
+    ]
+
+    status = get_patched_status(make_maintenance(), make_stuck_pod(), *terminating, make_pod("d"))
+
+    (drained,) = (item for item in status["conditions"] if item["type"] == "Drained")
+    assert drained["message"] == "4 pods left, 1 of them blocked, 2 in the grace period until 03:05:05 UTC"
+
+
+@pytest.mark.parametrize("phase", ["Running", "Failed"])
+def test_stuck_pod_from_event_has_reason_from_cluster(phase: str) -> None:
+    """NMO-12: a stuck pod in an event gets the same reason and message as the same pod read from the cluster."""
+    pod = trim_pod_for_drain(make_stuck_pod(phase=phase, volumes=CLAIM_VOLUMES))
+    snapshot = StepSnapshot("1", is_cordoned_and_tainted=True, leaving=[pod], is_unreachable=False)
+    data = json.loads(json.dumps(snapshot.as_data()))
+    leaving = list(map(parse_leaving_entry, data["left"]))
+
+    assert build_status_patch(
+        make_maintenance(), NodeSnapshot(data["closed"], leaving=leaving, is_unreachable=False), StatusInput(), NOW
+    ) == build_status_patch(make_maintenance(), make_snapshot([pod]), StatusInput(), NOW)
+    assert "unreachable" not in data
+    unreachable = StepSnapshot("1", is_cordoned_and_tainted=True, leaving=[pod], is_unreachable=True)
+    assert unreachable.as_data()["unreachable"] is True
 
 
 def test_transition_time_changes_only_with_the_status() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from console.operations.blocked_pods import group_blocked_pods
+from kube.maintenance.blocked_groups import group_blocked_pods
 
 BLOCKED_POD = {
     "namespace": "shop",
@@ -16,6 +16,10 @@ BLOCKED_POD = {
     "healthy": 2,
     "needed": 2,
 }
+STUCK_POD = {"namespace": "shop", "name": "web-1", "message": "stuck"}
+FORCED_DELETION = (
+    "once the machine is switched off, remove the pod: kubectl -n shop delete pod web-1 --grace-period=0 --force"
+)
 HOW_TO_GET_MORE = "(repair unready pods, or scale up the workload)"
 
 
@@ -44,8 +48,38 @@ HOW_TO_GET_MORE = "(repair unready pods, or scale up the workload)"
             ],
         ),
         (
-            {**BLOCKED_POD, "reason": "Finalizers", "message": "their controllers must remove them"},
-            ["their controllers must remove them"],
+            {**BLOCKED_POD, "looserBudget": "minAvailable=1"},
+            [
+                f"1 more ready pod under this budget {HOW_TO_GET_MORE}",
+                """or a looser budget: kubectl -n shop patch pdb web -p '{"spec":{"minAvailable":1}}'""",
+            ],
+        ),
+        (
+            {**BLOCKED_POD, "looserBudget": "minAvailable=1'; reboot"},
+            [
+                f"1 more ready pod under this budget {HOW_TO_GET_MORE}",
+                "or a looser budget: kubectl -n shop edit pdb web",
+            ],
+        ),
+        (
+            {**BLOCKED_POD, "reason": "MultipleBudgets", "budget": "one, two", "message": "several budgets"},
+            ["several budgets", "delete one of them: kubectl -n shop delete pdb two"],
+        ),
+        (
+            {**BLOCKED_POD, "reason": "MultipleBudgets", "budget": "one… (9 more characters)", "message": "no"},
+            ["no"],
+        ),
+        (
+            {**STUCK_POD, "reason": "Finalizers"},
+            [
+                "stuck",
+                "if these controllers no longer exist, remove the finalizers: "
+                """kubectl -n shop patch pod web-1 --type merge -p '{"metadata":{"finalizers":null}}'""",
+            ],
+        ),
+        *(
+            ({**STUCK_POD, "reason": reason}, ["stuck", FORCED_DELETION])
+            for reason in ("NodeUnreachable", "VolumesMounted", "Terminating")
         ),
         ({"namespace": "shop", "name": "web-1", "reason": "Error"}, ["see the events of the pod"]),
     ],
@@ -108,6 +142,53 @@ def test_drain_option_is_one_cause_in_all_namespaces() -> None:
         ("DisruptionBudget", ("shop/web-1",)),
     ]
     assert (groups[0].remedies, groups[0].list_remedies()) == ((), ["set spec.drain.force"])
+
+
+@pytest.mark.parametrize(
+    ("reason", "text", "patch"),
+    [
+        ("Force", "set spec.drain.force", '{"force":true}'),
+        ("DeleteEmptyDirData", "set spec.drain.deleteEmptyDirData", '{"deleteEmptyDirData":true}'),
+        ("IgnoreDaemonSets", "set spec.drain.ignoreDaemonSets", '{"ignoreDaemonSets":true}'),
+        ("PodSelector", "omit spec.drain.podSelector", '{"podSelector":null}'),
+        ("DisableEviction", "omit spec.drain.disableEviction", '{"disableEviction":null}'),
+    ],
+)
+def test_remedy_for_drain_option_changes_named_maintenance(reason: str, text: str, patch: str) -> None:
+    """DRN-1a: the remedy for a pod that a drain option blocks is the command that changes this option."""
+    entry = {"namespace": "shop", "name": "web-1", "reason": reason, "message": "no"}
+
+    (group,) = group_blocked_pods([entry], "nodemaintenance.example/node-1")
+
+    command = f"""kubectl patch nodemaintenance.example/node-1 --type merge -p '{{"spec":{{"drain":{patch}}}}}'"""
+    assert group.list_remedies() == ["no", f"{text}: {command}"]
+
+
+def test_unready_pods_of_group_get_own_remedy() -> None:
+    """Check that a group with ready and unready pods has one command for each kind of pod."""
+    entries = [
+        {**BLOCKED_POD, "looserBudget": "minAvailable=1"},
+        {**BLOCKED_POD, "name": "b", "looserBudget": "unhealthyPodEvictionPolicy=AlwaysAllow"},
+        {**BLOCKED_POD, "name": "c", "looserBudget": "minAvailable=1"},
+    ]
+
+    (group,) = group_blocked_pods(entries)
+
+    assert [remedy.command for remedy in group.remedies] == [
+        "",
+        """kubectl -n shop patch pdb web -p '{"spec":{"minAvailable":1}}'""",
+        """kubectl -n shop patch pdb web -p '{"spec":{"unhealthyPodEvictionPolicy":"AlwaysAllow"}}'""",
+    ]
+
+
+@pytest.mark.parametrize("value", ["2", None, {}])
+def test_malformed_entries_of_other_writers_are_grouped(value: object) -> None:
+    """Check that counts and times of a wrong type raise no error, since any client may have written the status."""
+    entry = {**BLOCKED_POD, "healthy": value, "needed": value, "since": value, "looserBudget": value}
+
+    (group,) = group_blocked_pods([entry, {**BLOCKED_POD, "since": "2026-01-01T12:00:05Z"}])
+
+    assert (group.since, len(group.pods)) == ("2026-01-01T12:00:05Z", 2)
 
 
 def test_pods_under_one_budget_are_one_cause_whatever_its_counts() -> None:

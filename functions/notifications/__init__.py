@@ -1,0 +1,1 @@
+"""Step that notifies the owners of workloads which block a drain."""

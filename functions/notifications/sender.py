@@ -1,0 +1,84 @@
+"""Sends notifications to the URLs of maintenances: CloudEvents in structured mode, signed, without redirects."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+
+import aiohttp
+from cloudevents.core.v1.event import CloudEvent
+
+from eventing.events import SOURCE_PREFIX
+from eventing.http_binding import encode_structured
+from functions.notifications.settings import Settings
+from kube.client.deadline import get_seconds_left
+from kube.notifications.webhooks import Notification, build_signed_headers, get_url
+
+TIMEOUT_SECONDS = 1.0
+"""Maximum time for a connection and a response together: the whole step should take less than two seconds."""
+SOURCE = f"{SOURCE_PREFIX}notify-owners"
+
+
+class SendError(Exception):
+    """Raised if a receiver did not accept a notification; the text contains no part of the URL after its host."""
+
+
+async def send_all(notifications: Iterable[Notification], settings: Settings) -> list[SendError | None]:
+    """Send the notifications concurrently, and return the error of each, or None.
+
+    Raises `Unavailable` if the caller's deadline has passed.
+    """
+    timeout = aiohttp.ClientTimeout(total=min(TIMEOUT_SECONDS, get_seconds_left()))
+    async with aiohttp.ClientSession(timeout=timeout, trust_env=True, cookie_jar=aiohttp.DummyCookieJar()) as session:
+        return await asyncio.gather(*(_try_send(session, item, settings) for item in notifications))
+
+
+async def _try_send(session: aiohttp.ClientSession, notification: Notification, settings: Settings) -> SendError | None:
+    try:
+        await _send(session, notification, settings)
+    except SendError as error:
+        return error
+    return None
+
+
+async def _send(session: aiohttp.ClientSession, notification: Notification, settings: Settings) -> None:
+    """Send one notification. Raises `SendError` unless the response has a status from 200 to 299."""
+    now, name = datetime.now(timezone.utc), notification.maintenance["metadata"]["name"]
+    message = encode_structured(_build_event(notification, now))
+    signed = build_signed_headers(settings.key, notification.id, message.body, now)
+    with _name_errors(name):
+        async with session.post(
+            get_url(notification.maintenance),
+            data=message.body,
+            headers={**message.headers, **signed},
+            allow_redirects=False,
+        ) as response:
+            if not 200 <= response.status < 300:
+                remedy = "redirects are not followed" if 300 <= response.status < 400 else "check the receiver"
+                raise SendError(f'cannot notify for maintenance "{name}": status {response.status}: {remedy}')
+
+
+@contextmanager
+def _name_errors(maintenance_name: str) -> Iterator[None]:
+    """Convert errors of the connection, whose text may contain the URL and thus a secret, to `SendError`."""
+    try:
+        yield
+    except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
+        reason = "no response in time" if isinstance(error, asyncio.TimeoutError) else type(error).__name__
+        raise SendError(
+            f'cannot notify for maintenance "{maintenance_name}": {reason}: check spec.notify.url and the receiver'
+        ) from None
+
+
+def _build_event(notification: Notification, now: datetime) -> CloudEvent:
+    attributes = {
+        "id": notification.id,
+        "source": SOURCE,
+        "type": notification.type,
+        "subject": notification.maintenance["metadata"]["name"],
+        "time": now,
+        "datacontenttype": "application/json",
+    }
+    return CloudEvent(attributes, notification.data)

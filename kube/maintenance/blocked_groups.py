@@ -1,0 +1,209 @@
+"""Groups blocked pods by their cause, and suggests what would unblock them. Pure functions.
+
+The commands, the web pages, the metrics and the Kubernetes Events all use these groups and remedies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from shlex import quote
+from typing import Any, NamedTuple
+
+from kube.budgets import LOOSER_BUDGET_PATTERN
+from kube.paths import Object
+from kube.text_limits import format_count, format_first_names
+from kube.times import parse_time, parse_time_or_none
+
+BlockedPodEntry = Mapping[str, Any]
+"""An entry of `status.blockedPods`."""
+OPTION_CHANGES: Mapping[str, tuple[str, bool | None]] = {
+    "Force": ("force", True),
+    "DeleteEmptyDirData": ("deleteEmptyDirData", True),
+    "IgnoreDaemonSets": ("ignoreDaemonSets", True),
+    "PodSelector": ("podSelector", None),
+    "DisableEviction": ("disableEviction", None),
+}
+"""Reason of pods that `spec.drain` blocks → the field of `spec.drain` and its value that unblocks them; None omits it.
+"""
+
+
+class Remedy(NamedTuple):
+    """What would unblock a pod, and the command that does it, "" if there is none."""
+
+    text: str
+    command: str = ""
+
+    def __str__(self) -> str:
+        """Return the text and the command on one line."""
+        return f"{self.text}: {self.command}" if self.command else self.text
+
+
+@dataclass(frozen=True)
+class BlockedGroup:
+    """Pods that one cause blocks.
+
+    Attributes:
+        namespace: The namespace of the first pod, and of the budget if there is one.
+        pods: The pods as `namespace/name`.
+        message: The explanation, from the first pod.
+        budget: The name of the budget, several names for `MultipleBudgets`, "" if no budget is the cause.
+        counts: The budget's healthy and needed pods, such as `2/2`; "" if unknown.
+        since: Time since which the first of the pods has been blocked, "" if unknown.
+        retry_after: Time of the next attempt in UTC, such as `12:01:05`; "" if an event triggers it.
+        remedies: The alternatives that unblock the pods; empty if only the message states what unblocks them.
+    """
+
+    namespace: str
+    pods: tuple[str, ...]
+    reason: str
+    message: str
+    budget: str
+    counts: str
+    since: str
+    retry_after: str
+    remedies: tuple[Remedy, ...]
+
+    @property
+    def budget_key(self) -> str:
+        """Return `namespace/name` of the budget, "" if no budget is the cause."""
+        return f"{self.namespace}/{self.budget}" if self.budget else ""
+
+    @property
+    def advice(self) -> tuple[Remedy, ...]:
+        """Return the remedies, after the message unless the budget's counts already state what the message states."""
+        has_counts = self.reason == "DisruptionBudget" and self.remedies
+        return self.remedies if has_counts else (Remedy(self.message), *self.remedies)
+
+    def format_pods(self, max_named: int = 1) -> str:
+        """Return the first names, and the number of the other pods."""
+        return format_first_names(self.pods, max_named)
+
+    def list_remedies(self) -> list[str]:
+        """Return the advice, each part as one line; the last line also has the time of the next attempt."""
+        *lines, last = map(str, self.advice)
+        return [*lines, f"{last}; next attempt at {self.retry_after} UTC" if self.retry_after else last]
+
+
+def group_blocked_pods(blocked_pods: Iterable[BlockedPodEntry], maintenance_name: str = "") -> list[BlockedGroup]:
+    """Return one group per cause, the groups with the most pods first.
+
+    A cause is a budget, or else the reason and message, which may block pods in several namespaces. With
+    `maintenance_name`, such as `nodemaintenance.nodemaintenance.medik8s.io/node-1`, the remedies also contain the
+    commands that change `spec.drain`.
+    """
+    by_cause: dict[tuple[str, ...], list[BlockedPodEntry]] = {}
+    for pod in blocked_pods:
+        budget, message = str(pod.get("budget") or ""), str(pod.get("message") or "")
+        cause = (pod["namespace"] if budget else "", pod["reason"], budget, "" if budget else message)
+        by_cause.setdefault(cause, []).append(pod)
+    return [_build_group(pods, maintenance_name) for pods in sorted(by_cause.values(), key=len, reverse=True)]
+
+
+def _build_group(pods: Sequence[BlockedPodEntry], maintenance_name: str) -> BlockedGroup:
+    first = pods[0]
+    retry_times = [time for pod in pods if (time := parse_time_or_none(pod.get("retryAfter")))]
+    return BlockedGroup(
+        namespace=first["namespace"],
+        pods=tuple(f"{pod['namespace']}/{pod['name']}" for pod in pods),
+        reason=first["reason"],
+        message=str(first.get("message") or "see the events of the pod"),
+        budget=str(first.get("budget") or ""),
+        counts=f"{first['healthy']}/{first['needed']}" if "healthy" in first and "needed" in first else "",
+        since=min((pod["since"] for pod in pods if parse_time_or_none(pod.get("since"))), key=parse_time, default=""),
+        retry_after=f"{min(retry_times):%H:%M:%S}" if retry_times else "",
+        remedies=suggest_remedies(pods, maintenance_name),
+    )
+
+
+def suggest_remedies(pods: Sequence[BlockedPodEntry], maintenance_name: str = "") -> tuple[Remedy, ...]:
+    """Return the alternatives that would unblock pods with one cause; none if only the message states them.
+
+    A command about single pods is about the first of them.
+    """
+    reason = pods[0]["reason"]
+    if reason in OPTION_CHANGES:
+        return _suggest_option(*OPTION_CHANGES[reason], maintenance_name)
+    suggest = REMEDIES_BY_REASON.get(reason)
+    return suggest(pods) if suggest else ()
+
+
+def _suggest_option(field: str, value: bool | None, maintenance_name: str) -> tuple[Remedy, ...]:
+    """Return the change of `spec.drain` that unblocks the pods, () if the maintenance is unknown."""
+    text = f"{'omit' if value is None else 'set'} spec.drain.{field}"
+    patch = _format_patch({"spec": {"drain": {field: value}}})
+    return (Remedy(text, f"kubectl patch {maintenance_name} --type merge -p {patch}"),) if maintenance_name else ()
+
+
+def _suggest_for_budget(pods: Sequence[BlockedPodEntry]) -> tuple[Remedy, ...]:
+    """Return more ready pods, unless the budget never allows an eviction, and the looser budgets."""
+    first = pods[0]
+    if not first.get("budget"):
+        return ()
+    commands = _build_budget_commands(pods)
+    if first.get("allowsNone"):
+        text = "a looser budget (this one allows no eviction, however many pods are ready)"
+        return tuple(Remedy(text, command) for command in commands)
+    lacking = max(1, _get_count(first, "needed") + 1 - _get_count(first, "healthy"))
+    more_pods = f"{format_count(lacking, 'more ready pod')} under this budget"
+    return (
+        Remedy(f"{more_pods} (repair unready pods, or scale up the workload)"),
+        *(Remedy("or a looser budget", command) for command in commands),
+    )
+
+
+def _get_count(pod: BlockedPodEntry, field: str) -> int:
+    """Return a number of pods, 0 if it is unknown; another client may have written the status."""
+    count = pod.get(field)
+    return count if isinstance(count, int) else 0
+
+
+def _build_budget_commands(pods: Sequence[BlockedPodEntry]) -> list[str]:
+    """Return the commands that allow one eviction at a time, or the command that edits the budget if none is known.
+
+    Several commands are alternatives for different pods: an unready pod needs another change than a ready one.
+    """
+    first = pods[0]
+    target = f"kubectl -n {quote(first['namespace'])}", f"pdb {quote(str(first['budget']))}"
+    changes = [str(pod.get("looserBudget")) for pod in pods]
+    values = dict(change.split("=") for change in changes if LOOSER_BUDGET_PATTERN.fullmatch(change))
+    specs = [{name: int(value) if value.isdecimal() else value} for name, value in sorted(values.items())]
+    patches = [f"{target[0]} patch {target[1]} -p {_format_patch({'spec': spec})}" for spec in specs]
+    return patches or [f"{target[0]} edit {target[1]}"]
+
+
+def _suggest_for_several_budgets(pods: Sequence[BlockedPodEntry]) -> tuple[Remedy, ...]:
+    first = pods[0]
+    *_, last_name = str(first.get("budget") or "").split(", ")
+    is_complete = bool(last_name) and " " not in last_name
+    command = f"kubectl -n {quote(first['namespace'])} delete pdb {quote(last_name)}"
+    return (Remedy("delete one of them", command),) if is_complete else ()
+
+
+def _suggest_for_finalizers(pods: Sequence[BlockedPodEntry]) -> tuple[Remedy, ...]:
+    patch = _format_patch({"metadata": {"finalizers": None}})
+    command = f"kubectl -n {quote(pods[0]['namespace'])} patch pod {quote(pods[0]['name'])} --type merge -p {patch}"
+    return (Remedy("if these controllers no longer exist, remove the finalizers", command),)
+
+
+def _suggest_forced_deletion(pods: Sequence[BlockedPodEntry]) -> tuple[Remedy, ...]:
+    namespace, name = quote(pods[0]["namespace"]), quote(pods[0]["name"])
+    command = f"kubectl -n {namespace} delete pod {name} --grace-period=0 --force"
+    return (Remedy("once the machine is switched off, remove the pod", command),)
+
+
+def _format_patch(patch: Object) -> str:
+    """Return the patch as a quoted argument of a command; it contains only names of fields, numbers and constants."""
+    return f"'{json.dumps(patch, separators=(',', ':'))}'"
+
+
+REMEDIES_BY_REASON: dict[str, Callable[[Sequence[BlockedPodEntry]], tuple[Remedy, ...]]] = {
+    "DisruptionBudget": _suggest_for_budget,
+    "MultipleBudgets": _suggest_for_several_budgets,
+    "Finalizers": _suggest_for_finalizers,
+    "NodeUnreachable": _suggest_forced_deletion,
+    "VolumesMounted": _suggest_forced_deletion,
+    "Terminating": _suggest_forced_deletion,
+}
+"""Reason → function that suggests remedies with a command; the message of any other reason states the remedy."""

@@ -1,0 +1,210 @@
+"""Notifications to `spec.notify.url`: permitted addresses, what is sent, and signatures (Standard Webhooks).
+
+https://www.standardwebhooks.com defines the three headers. Pure functions.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from kube.maintenance.objects import (
+    FAILED,
+    SUCCEEDED,
+    Maintenance,
+    get_condition,
+    get_last_error,
+    get_node_name,
+    get_phase,
+    get_spec,
+    get_status,
+    is_deleting,
+)
+from kube.notifications.announcements import (
+    BLOCKED_REASON,
+    UNBLOCKED_REASON,
+    AnnouncementRecord,
+    Blockage,
+    RecordLog,
+    build_reference,
+    describe_blockage,
+    describe_end,
+)
+from kube.paths import Object
+from kube.times import parse_time_or_none
+
+TYPE_PREFIX = "dev.nodemaintenance.drain."
+BLOCKED_TYPE, UNBLOCKED_TYPE = f"{TYPE_PREFIX}blocked", f"{TYPE_PREFIX}unblocked"
+ENDED_TYPES = {SUCCEEDED: f"{TYPE_PREFIX}succeeded", FAILED: f"{TYPE_PREFIX}failed"}
+"""Types of the CloudEvents that are sent; no broker delivers them."""
+MAX_ENDED_AGE = timedelta(minutes=30)
+"""Age after which the end of a drain is not sent any longer.
+
+The record that it was sent is a Kubernetes Event, which the API server deletes after an hour by default.
+"""
+MAX_LISTED_PODS = 20
+"""Maximum number of pods that a notification lists."""
+URL_PATTERN = re.compile(
+    r"(?P<scheme>https?)://(?P<host>[A-Za-z0-9.-]{1,253})(?::(?P<port>[0-9]{1,5}))?"
+    r"(?:[/?][-A-Za-z0-9._~!$&()*+,;=:@%/?]*)?"
+)
+"""Matches the addresses that may be used: neither credentials nor characters that HTTP libraries read differently."""
+HOST_PATTERN = re.compile(r"(?:(?P<scheme>http)://)?(?P<host>[A-Za-z0-9.-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
+DEFAULT_PORTS = {"https": 443, "http": 80}
+KEY_PREFIX = "whsec_"
+MIN_KEY_BYTES, MAX_KEY_BYTES = 24, 64
+"""Bounds of the key's length, by Standard Webhooks."""
+
+
+class Origin(NamedTuple):
+    """Scheme, host and port of an address."""
+
+    scheme: str
+    host: str
+    port: int
+
+
+class Notification(NamedTuple):
+    """What is sent to the URL of a maintenance.
+
+    Attributes:
+        id: The same for the same fact, so that receivers can drop duplicates.
+    """
+
+    id: str
+    type: str
+    maintenance: Maintenance
+    data: Object
+
+
+def parse_hosts(text: str) -> frozenset[Origin]:
+    """Return the permitted origins in a comma-separated list of `HOST`, `HOST:PORT` and `http://HOST:PORT`.
+
+    Raises `ValueError` if an entry is malformed.
+    """
+    origins = set()
+    for entry in filter(None, (item.strip() for item in text.split(","))):
+        match = HOST_PATTERN.fullmatch(entry)
+        if match is None:
+            raise ValueError(f"{entry!r} is not a host: write HOST, HOST:PORT, or http://HOST:PORT without TLS")
+        origins.add(_build_origin(match, match["scheme"] or "https"))
+    return frozenset(origins)
+
+
+def _build_origin(match: re.Match[str], scheme: str) -> Origin:
+    return Origin(scheme, match["host"].lower(), int(match["port"] or DEFAULT_PORTS[scheme]))
+
+
+def get_url(maintenance: Maintenance) -> str:
+    """Return `spec.notify.url`, "" if it is unset."""
+    notify = get_spec(maintenance).get("notify")
+    return str(notify.get("url") or "") if isinstance(notify, dict) else ""
+
+
+def find_url_problem(url: str, permitted: Collection[Origin]) -> str:
+    """Return why nothing may be sent to the URL, with the remedy; "" if it is permitted."""
+    match = URL_PATTERN.fullmatch(url)
+    if match is None:
+        return "spec.notify.url is not an http(s) address without credentials: correct or remove the field"
+    origin = _build_origin(match, match["scheme"])
+    if origin in permitted:
+        return ""
+    name = f"{origin.scheme}://{origin.host}:{origin.port}"
+    return f"spec.notify.url: {name} is not permitted: add it to NOTIFY_HOSTS of notify-owners, or remove the field"
+
+
+def parse_key(text: str) -> bytes:
+    """Return the key for signatures in the form `whsec_BASE64`. Raises `ValueError`, which does not quote the key."""
+    try:
+        key = base64.b64decode(text.removeprefix(KEY_PREFIX), validate=True)
+    except binascii.Error:
+        key = b""
+    if not (text.startswith(KEY_PREFIX) and MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES):
+        raise ValueError(
+            f"not a key: write {KEY_PREFIX} and the base64 form of {MIN_KEY_BYTES} to {MAX_KEY_BYTES} random bytes"
+        )
+    return key
+
+
+def build_signed_headers(key: bytes, notification_id: str, body: bytes, now: datetime) -> dict[str, str]:
+    """Return the headers with the id, the time, and the signature of both and of the body."""
+    timestamp = str(int(now.timestamp()))
+    content = b".".join((notification_id.encode(), timestamp.encode(), body))
+    signature = base64.b64encode(hmac.digest(key, content, "sha256")).decode()
+    return {"webhook-id": notification_id, "webhook-timestamp": timestamp, "webhook-signature": f"v1,{signature}"}
+
+
+def is_recently_ended(maintenance: Maintenance, now: datetime) -> bool:
+    """Return whether the drain has succeeded or failed within `MAX_ENDED_AGE`."""
+    updated = parse_time_or_none(get_status(maintenance).get("lastUpdate"))
+    is_ended = get_phase(maintenance) in ENDED_TYPES and not is_deleting(maintenance)
+    return is_ended and updated is not None and now - updated < MAX_ENDED_AGE
+
+
+def find_notifications(
+    maintenance: Maintenance, blockages: Iterable[Blockage], log: RecordLog, now: datetime
+) -> list[Notification]:
+    """Return what must still be sent about a maintenance with a URL.
+
+    An announced blockage is sent while it lasts, and its end only if the blockage itself was sent.
+    """
+    uid = maintenance["metadata"]["uid"]
+    current = {item.key: item for item in blockages}
+    found = []
+    for record in log.list_open():
+        if record.uid == uid and record.key in current:
+            found.append(_build_blocked(current[record.key], record))
+    for record in log.select(UNBLOCKED_REASON, uid):
+        if log.is_sent(_build_id(uid, BLOCKED_REASON, record.key, record.since)):
+            found.append(_build_unblocked(maintenance, record))
+    if is_recently_ended(maintenance, now):
+        found.append(_build_ended(maintenance))
+    return [item for item in found if not log.is_sent(item.id)]
+
+
+def _build_id(*parts: str) -> str:
+    return f"msg_{hashlib.sha256('|'.join(parts).encode(errors='backslashreplace')).hexdigest()[:32]}"
+
+
+def _build_blocked(blockage: Blockage, record: AnnouncementRecord) -> Notification:
+    group = blockage.group
+    data = {
+        "reason": group.reason,
+        "budget": group.budget_key,
+        "since": record.since,
+        "podCount": len(group.pods),
+        "pods": list(group.pods[:MAX_LISTED_PODS]),
+        "message": describe_blockage(blockage),
+        "remedies": [remedy._asdict() for remedy in group.advice],
+    }
+    return _build_notification(
+        _build_id(record.uid, BLOCKED_REASON, record.key, record.since), BLOCKED_TYPE, blockage.maintenance, data
+    )
+
+
+def _build_unblocked(maintenance: Maintenance, record: AnnouncementRecord) -> Notification:
+    reason, _, budget = record.key.partition(" ")
+    data = {"reason": reason, "budget": budget, "since": record.since, "message": describe_end(record)}
+    notification_id = _build_id(record.uid, UNBLOCKED_REASON, record.key, record.since)
+    return _build_notification(notification_id, UNBLOCKED_TYPE, maintenance, data)
+
+
+def _build_ended(maintenance: Maintenance) -> Notification:
+    phase, condition = get_phase(maintenance), get_condition(maintenance, "Drained")
+    since = str(condition.get("lastTransitionTime") or "")
+    message = get_last_error(maintenance) or str(condition.get("message") or "")
+    data = {"since": since, "message": message}
+    return _build_notification(
+        _build_id(maintenance["metadata"]["uid"], phase, since), ENDED_TYPES[phase], maintenance, data
+    )
+
+
+def _build_notification(notification_id: str, event_type: str, maintenance: Maintenance, data: Object) -> Notification:
+    subject = {"maintenance": dict(build_reference(maintenance)), "node": get_node_name(maintenance)}
+    return Notification(notification_id, event_type, maintenance, {**subject, **data})

@@ -1,0 +1,1 @@
+"""Tests of the complete chain of events with the component `notifications`."""

@@ -1,0 +1,490 @@
+"""Tests for `notify-owners` on a real API server: announcements, their end, missing rights, and receivers."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from chaos.api_fault_proxy import Fault, FaultProxy
+from eventing import extensions
+from eventing.http_binding import decode_event
+from functions.installs import INSTALL_LEASE_CACHE
+from functions.maintenance.event_objects import parse_reference
+from functions.notifications import notify_owners, sender
+from functions.notifications.notify_owners import OPEN_ANNOUNCEMENTS, REFUSED_REASON
+from kube.client.sync_client import SyncClient
+from kube.kubernetes_events import CLUSTER_SCOPED_NAMESPACE
+from kube.maintenance import objects as m
+from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, ApiGroup
+from kube.maintenance.kubernetes_events import EVENTS_PATH
+from kube.notifications import announcements
+from kube.notifications.announcements import BLOCKED_REASON, SENT_REASON, UNBLOCKED_REASON
+from kube.notifications.lookup import OPT_OUT_LABEL, OPT_OUT_VALUE
+from kube.notifications.webhooks import parse_key
+from kube.paths import build_events_path
+from localcluster.audit_log import AuditLog
+from localcluster.http_receiver import ReceivedRequest, Receiver, Response
+from tests.functions.conftest import Functions
+from tests.functions.event_builders import build_tick, build_updated_event
+from tests.functions.maintenance.test_status import run_steps_with_status
+from tests.functions.request_hooks import count_requests
+from tests.workload import Workload
+
+STEP = "notify-owners"
+USERNAME = f"system:serviceaccount:node-maintenance:{STEP}"
+KEY = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+PATH = "/services/drains"
+SHORT_TIMEOUT_SECONDS = 0.2
+"""Timeout in the test with a receiver that does not respond."""
+
+
+@pytest.fixture(autouse=True)
+def immediate_announcements(monkeypatch: pytest.MonkeyPatch, clean_cluster: None, admin_client: SyncClient) -> None:
+    """Announce a blocked drain immediately, with the knowledge of a process that has just started.
+
+    The announcements of earlier tests are deleted, because a tick would announce their end.
+    """
+    monkeypatch.setenv("NOTIFY_SECONDS", "0")
+    query = {"fieldSelector": "involvedObject.kind=NodeMaintenance"}
+    admin_client.run(admin_client.api.request("DELETE", EVENTS_PATH, query=query))
+    OPEN_ANNOUNCEMENTS.clear()
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    """Yield an HTTP server that may receive notifications."""
+    with closing(Receiver()) as server:
+        monkeypatch.setenv("NOTIFY_HOSTS", server.url)
+        monkeypatch.setenv("NOTIFY_KEY", KEY)
+        yield server
+
+
+class BlockedDrain:
+    """A node with a Deployment of two pods whose budget blocks the drain."""
+
+    def __init__(self, functions: Functions, workload: Workload, group: ApiGroup = MEDIK8S, *, url: str = "") -> None:
+        self._functions, self._workload = functions, workload
+        self.node = workload.take_node()
+        workload.create_deployment("web", self.node, 2)
+        self.budget = workload.create_budget("web", {"app": "web"}, 2, expected_healthy=2)
+        maintenance = workload.create_maintenance(self.node, group)
+        if url:
+            workload.client.patch(m.build_path(maintenance), {"spec": {"notify": {"url": url}}})
+        self.maintenance = run_steps_with_status(functions, workload, maintenance)
+        assert [item["reason"] for item in self.maintenance["status"]["blockedPods"]] == ["DisruptionBudget"] * 2
+
+    def unblock(self) -> None:
+        """Write a status without blocked pods, as after the budget's deletion."""
+        path = f"{m.build_path(self.maintenance)}/status"
+        self.maintenance = self._workload.client.patch(path, {"status": {"blockedPods": []}})
+
+    def succeed(self) -> None:
+        """Scale the Deployment to zero, and run `evict` and `status`."""
+        namespace = self._workload.namespace
+        deployment_path = f"/apis/apps/v1/namespaces/{namespace}/deployments/web"
+        self._workload.client.patch(deployment_path, {"spec": {"replicas": 0}})
+        self._workload.wait_for_collection(f"/api/v1/namespaces/{namespace}/pods", lambda pods: not pods)
+        tainted = self._functions.run_chain(self.maintenance, "begin", "cordon", "taint")
+        drained = self._functions.invoke("evict", tainted)
+        assert drained is not None
+        assert parse_reference(drained).uid == self.maintenance["metadata"]["uid"]
+        self._functions.invoke("status", drained)
+
+    def notify(self) -> int:
+        """Post the current NodeMaintenance, as its update event does; return the status of the response."""
+        event = build_updated_event(self._workload.read_maintenance(self.maintenance))
+        return self._functions.post(STEP, event).status_code
+
+    def read_events(self, namespace: str = "") -> dict[tuple[str, str], str]:
+        """Return the messages of the step's Events in a namespace, by kind of the object and reason."""
+        listed = self._workload.client.list(build_events_path(namespace or self._workload.namespace))["items"]
+        found = [
+            item
+            for item in listed
+            if item["reason"] in (BLOCKED_REASON, UNBLOCKED_REASON, SENT_REASON, REFUSED_REASON)
+            and (not namespace or item["involvedObject"].get("uid") == self.maintenance["metadata"]["uid"])
+        ]
+        return {(item["involvedObject"]["kind"], item["reason"]): item["message"] for item in found}
+
+    def read_own_events(self) -> dict[tuple[str, str], str]:
+        """Return the messages of the step's Events on the NodeMaintenance."""
+        return self.read_events(CLUSTER_SCOPED_NAMESPACE)
+
+
+def tick(functions: Functions) -> None:
+    """Post a tick, whose response must be a success."""
+    assert functions.invoke(STEP, build_tick()) is None
+
+
+@pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
+def test_owners_are_notified_of_blocked_drain_and_of_its_end(
+    functions: Functions, workload: Workload, group: ApiGroup
+) -> None:
+    """Check that budget, Deployment and NodeMaintenance get an Event with the remedy, and one when it is over."""
+    drain = BlockedDrain(functions, workload, group)
+    tick(functions)
+
+    remedy = f"""kubectl -n {workload.namespace} patch pdb web -p '{{"spec":{{"minAvailable":1}}}}'"""
+    blocked_events = drain.read_events()
+    assert blocked_events.keys() == {("PodDisruptionBudget", BLOCKED_REASON), ("Deployment", BLOCKED_REASON)}
+    assert all(remedy in message and drain.node in message for message in blocked_events.values())
+    assert drain.read_own_events().keys() == {("NodeMaintenance", BLOCKED_REASON)}
+    described = workload.local_cluster.kubectl("describe", "pdb", "web", "-n", workload.namespace).stdout
+    assert BLOCKED_REASON in described.partition("Events:")[2]
+
+    drain.unblock()
+    tick(functions)
+    assert drain.read_events().keys() - blocked_events.keys() == {
+        ("PodDisruptionBudget", UNBLOCKED_REASON),
+        ("Deployment", UNBLOCKED_REASON),
+    }
+
+
+def test_repeated_events_write_nothing(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """Check that ticks and updates during a blockage and after it write nothing again, even in a new process."""
+    drain = BlockedDrain(functions, workload)
+    for _ in range(2):
+        tick(functions)
+        assert drain.notify() == 204
+        OPEN_ANNOUNCEMENTS.clear()
+    assert len(audit.list_writes_by(USERNAME)) == 3
+
+    drain.unblock()
+    for _ in range(2):
+        tick(functions)
+        assert drain.notify() == 204
+        OPEN_ANNOUNCEMENTS.clear()
+    assert len(audit.list_writes_by(USERNAME)) == 6
+
+
+def test_update_announces_end_before_next_tick(functions: Functions, workload: Workload) -> None:
+    """Check that the update of a maintenance whose blockage this process has announced announces the end."""
+    drain = BlockedDrain(functions, workload)
+    tick(functions)
+    drain.unblock()
+
+    assert drain.notify() == 204
+
+    assert ("Deployment", UNBLOCKED_REASON) in drain.read_events()
+
+
+def test_tick_announces_end_of_deleted_maintenance(functions: Functions, workload: Workload) -> None:
+    """X-3: a tick announces the end of a blockage whose NodeMaintenance is gone, even in a new process."""
+    drain = BlockedDrain(functions, workload)
+    tick(functions)
+    workload.remove_maintenance(drain.maintenance)
+    OPEN_ANNOUNCEMENTS.clear()
+
+    tick(functions)
+
+    assert ("Deployment", UNBLOCKED_REASON) in drain.read_events()
+
+
+def test_forged_update_does_not_announce_end(functions: Functions, workload: Workload) -> None:
+    """Design rule 1: an update event about an object that does not exist announces nothing."""
+    drain = BlockedDrain(functions, workload)
+    tick(functions)
+    forged = {**drain.maintenance, "metadata": {**drain.maintenance["metadata"], "name": "absent"}}
+
+    assert functions.invoke(STEP, build_updated_event(forged)) is None
+
+    assert ("Deployment", UNBLOCKED_REASON) not in drain.read_events()
+
+
+def test_short_blockage_is_not_announced(
+    functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that a blockage that is younger than the minimum time is not announced."""
+    monkeypatch.setenv("NOTIFY_SECONDS", "3600")
+    drain = BlockedDrain(functions, workload)
+
+    tick(functions)
+
+    assert drain.read_events() == drain.read_own_events() == {}
+
+
+def test_namespace_that_opted_out_gets_no_events(functions: Functions, workload: Workload) -> None:
+    """Check that no Event is written in a namespace with the label, but on the NodeMaintenance."""
+    workload.client.patch(
+        f"/api/v1/namespaces/{workload.namespace}", {"metadata": {"labels": {OPT_OUT_LABEL: OPT_OUT_VALUE}}}
+    )
+    drain = BlockedDrain(functions, workload)
+
+    tick(functions)
+    drain.unblock()
+    tick(functions)
+
+    assert drain.read_events() == {}
+    assert drain.read_own_events().keys() == {
+        ("NodeMaintenance", BLOCKED_REASON),
+        ("NodeMaintenance", UNBLOCKED_REASON),
+    }
+
+
+def test_pod_without_workload_is_announced_on_budget(functions: Functions, workload: Workload) -> None:
+    """Check that a blocked pod without a controller, and an absent pod, leave only the budget to be notified."""
+    node = workload.take_node()
+    workload.create_bare_pods(node, "a", labels={"app": "a"})
+    workload.create_budget("a", {"app": "a"}, 1, expected_healthy=1)
+    run_steps_with_status(functions, workload, workload.create_maintenance(node))
+
+    tick(functions)
+
+    listed = workload.client.list(build_events_path(workload.namespace), field_selector=f"reason={BLOCKED_REASON}")
+    assert [item["involvedObject"]["kind"] for item in listed["items"]] == ["PodDisruptionBudget"]
+
+
+@pytest.mark.parametrize(
+    ("refused", "expected_kinds"),
+    [
+        ("get namespaces", set()),
+        ("get poddisruptionbudgets", {"Deployment"}),
+        ("get replicasets", {"PodDisruptionBudget", "ReplicaSet"}),
+        ("get pods", {"PodDisruptionBudget"}),
+    ],
+)
+def test_missing_right_to_read_leaves_out_objects(
+    proxied_functions: Functions,
+    functions: Functions,
+    fault_proxy: FaultProxy,
+    workload: Workload,
+    refused: str,
+    expected_kinds: set[str],
+) -> None:
+    """Check that an object that the step may not read gets no Event, and that the others do."""
+    drain = BlockedDrain(functions, workload)
+    refusal = Fault(403, f"{refused} is forbidden")
+    fault_proxy.inject(lambda request: refusal if request.startswith(refused) else None)
+    try:
+        response = proxied_functions.post(STEP, build_tick())
+    finally:
+        fault_proxy.stop_faults()
+
+    assert response.status_code == 204
+    assert {kind for kind, _ in drain.read_events()} == expected_kinds
+    assert drain.read_own_events().keys() == {("NodeMaintenance", BLOCKED_REASON)}
+
+
+def test_nothing_is_announced_without_record(
+    proxied_functions: Functions,
+    functions: Functions,
+    fault_proxy: FaultProxy,
+    workload: Workload,
+) -> None:
+    """Check that a step that may not write the record writes no other Event, answers 503, and tries again later."""
+    drain = BlockedDrain(functions, workload)
+    refusal = Fault(403, "events is forbidden")
+    fault_proxy.inject(lambda request: refusal if request.startswith("create events") else None)
+    try:
+        response = proxied_functions.post(STEP, build_tick())
+    finally:
+        fault_proxy.stop_faults()
+    assert response.status_code == 503
+    assert drain.read_events() == drain.read_own_events() == {}
+
+    tick(functions)
+
+    assert len(drain.read_events()) == 2
+
+
+def test_incomplete_list_announces_no_end(
+    proxied_functions: Functions, functions: Functions, fault_proxy: FaultProxy, workload: Workload
+) -> None:
+    """Check that a tick announces no end if the maintenances of an API group cannot be listed."""
+    drain = BlockedDrain(functions, workload, KUBEVIRT)
+    tick(functions)
+    refusal = Fault(403, "nodemaintenances is forbidden")
+    fault_proxy.inject(lambda request: refusal if request.startswith("list nodemaintenances") else None)
+    try:
+        response = proxied_functions.post(STEP, build_tick())
+    finally:
+        fault_proxy.stop_faults()
+
+    assert response.status_code == 503
+    assert ("Deployment", UNBLOCKED_REASON) not in drain.read_events()
+
+
+def test_drain_without_obstacle_causes_no_request(functions: Functions, workload: Workload) -> None:
+    """Design rule 10: updates of a maintenance that nothing blocks cause no request, and a tick lists maintenances.
+
+    The test first makes the process read the earlier announcements, as the first tick does.
+    """
+    tick(functions)
+    maintenance = run_steps_with_status(functions, workload, workload.create_maintenance(workload.take_node()))
+    assert m.get_phase(maintenance) == m.SUCCEEDED
+    INSTALL_LEASE_CACHE.confirm(functions.clusters[STEP])
+
+    with count_requests(functions.clusters[STEP].api) as requests:
+        functions.invoke(STEP, build_updated_event(maintenance))
+        assert not requests
+        tick(functions)
+
+    assert requests == {f"GET {group.path}": 1 for group in GROUPS.values()}
+
+
+def test_passive_install_writes_nothing(
+    functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DRN-15: the function of a passive install ignores its events."""
+    drain = BlockedDrain(functions, workload)
+    monkeypatch.setattr(notify_owners, "is_active_install", lambda _client: False)
+
+    tick(functions)
+    assert drain.notify() == 204
+
+    assert drain.read_events() == drain.read_own_events() == {}
+
+
+def is_signed(request: ReceivedRequest) -> bool:
+    """Return whether the request's signature is valid, as a receiver with the key computes it."""
+    content = f"{request.headers['webhook-id']}.{request.headers['webhook-timestamp']}.".encode() + request.body
+    expected = base64.b64encode(hmac.digest(parse_key(KEY), content, "sha256")).decode()
+    return request.headers["webhook-signature"] == f"v1,{expected}"
+
+
+def list_types(receiver: Receiver) -> list[str]:
+    """Return the types of the received events."""
+    received = [decode_event(request.headers, request.body) for request in receiver.list_requests(PATH)]
+    return [event.get_type().removeprefix("dev.nodemaintenance.drain.") for event in received]
+
+
+@pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=lambda group: group.api_version.split("/")[0])
+def test_receiver_gets_signed_event_for_each_fact(
+    functions: Functions, workload: Workload, receiver: Receiver, group: ApiGroup
+) -> None:
+    """Check that a receiver gets one signed event when a drain is blocked, when it continues and when it has ended."""
+    drain = BlockedDrain(functions, workload, group, url=f"{receiver.url}{PATH}")
+    tick(functions)
+    assert drain.notify() == 204
+    drain.unblock()
+    assert drain.notify() == 204
+    drain.succeed()
+    assert drain.notify() == 204
+    tick(functions)
+
+    requests = receiver.list_requests(PATH)
+    assert list_types(receiver) == ["blocked", "unblocked", "succeeded"]
+    assert all(map(is_signed, requests))
+    assert {request.headers["content-type"] for request in requests} == {"application/cloudevents+json"}
+    assert abs(time.time() - int(requests[0].headers["webhook-timestamp"])) < 600
+    body = json.loads(requests[0].body)
+    assert body["id"] == requests[0].headers["webhook-id"]
+    assert (body["data"]["node"], body["data"]["podCount"]) == (drain.node, 2)
+    assert body["data"]["remedies"][1]["command"].startswith(f"kubectl -n {workload.namespace} patch pdb web")
+    assert drain.read_own_events()[("NodeMaintenance", BLOCKED_REASON)] == body["data"]["message"]
+
+
+@pytest.mark.parametrize("failure", ["error", "redirect", "slow"])
+def test_failed_notification_is_sent_again_with_same_id(
+    functions: Functions, workload: Workload, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    """Check that an error, a redirect and a late response are answered with 503, and that the next tick repeats.
+
+    The redirect is not followed, and the Events for the owners do not wait for the receiver.
+    """
+    drain = BlockedDrain(functions, workload, url=f"{receiver.url}{PATH}")
+
+    def fail(_request: ReceivedRequest) -> Response:
+        if failure == "slow":
+            receiver.wait_until(lambda: "/done" in {request.path for request in receiver.requests})
+        return Response(302, {"location": f"{receiver.url}/other"}) if failure == "redirect" else Response(500)
+
+    receiver.answers[PATH] = fail
+    with monkeypatch.context() as patched:
+        if failure == "slow":
+            patched.setattr(sender, "TIMEOUT_SECONDS", SHORT_TIMEOUT_SECONDS)
+        response = functions.post(STEP, build_tick())
+    assert response.status_code == 503
+    assert "/services" not in response.text
+    assert len(drain.read_events()) == 2
+    receiver.handle(ReceivedRequest("/done", {}, b"", 0.0))
+    receiver.answers[PATH] = lambda _request: Response(204)
+
+    tick(functions)
+
+    assert len({request.headers["webhook-id"] for request in receiver.list_requests(PATH)}) == 1
+    assert receiver.list_requests("/other") == []
+    assert ("NodeMaintenance", SENT_REASON) in drain.read_own_events()
+
+
+def test_receiver_that_is_down_delays_no_drain(
+    functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that a refused connection is answered with 503 without the URL, and that the maintenance has no error."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+    monkeypatch.setenv("NOTIFY_HOSTS", url)
+    monkeypatch.setenv("NOTIFY_KEY", KEY)
+    drain = BlockedDrain(functions, workload, url=f"{url}{PATH}")
+
+    response = functions.post(STEP, build_tick())
+
+    assert response.status_code == 503
+    assert PATH not in response.text
+    assert "check spec.notify.url and the receiver" in response.text
+    drain.succeed()
+    assert m.get_last_error(workload.read_maintenance(drain.maintenance)) == ""
+
+
+def test_address_that_is_not_permitted_is_refused(
+    functions: Functions, workload: Workload, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that nothing is sent to a host that the install does not permit, and that an Event states the remedy."""
+    monkeypatch.setenv("NOTIFY_HOSTS", "hooks.example.com")
+    drain = BlockedDrain(functions, workload, url=f"{receiver.url}{PATH}")
+
+    tick(functions)
+
+    assert receiver.requests == []
+    assert "add it to NOTIFY_HOSTS of notify-owners" in drain.read_own_events()[("NodeMaintenance", REFUSED_REASON)]
+    assert len(drain.read_events()) == 2
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_replay_sends_nothing(functions: Functions, workload: Workload, receiver: Receiver, dry_run: bool) -> None:
+    """Check that a replay sends nothing, and that a dry run does not write Events either."""
+    drain = BlockedDrain(functions, workload, url=f"{receiver.url}{PATH}")
+
+    response = functions.post(STEP, extensions.add_replay_extensions(build_tick(), "r", dry_run=dry_run))
+
+    assert response.status_code == 204
+    assert receiver.requests == []
+    assert len(drain.read_events()) == (0 if dry_run else 2)
+
+
+def test_repeated_blockage_is_announced_at_limited_rate(
+    functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that a cause that blocks a drain again is not announced again within the delay."""
+    drain = BlockedDrain(functions, workload)
+    tick(functions)
+    blocked_pods = drain.maintenance["status"]["blockedPods"]
+    drain.unblock()
+    tick(functions)
+    again = [{**item, "since": "2026-01-01T00:00:00Z"} for item in blocked_pods]
+    workload.client.patch(f"{m.build_path(drain.maintenance)}/status", {"status": {"blockedPods": again}})
+
+    tick(functions)
+    fields = f"reason={BLOCKED_REASON},involvedObject.uid={drain.budget['metadata']['uid']}"
+    events_path = build_events_path(workload.namespace)
+    assert len(workload.client.list(events_path, field_selector=fields)["items"]) == 1
+
+    monkeypatch.setattr(announcements, "REPEAT_DELAY", announcements.REPEAT_DELAY * 0)
+    tick(functions)
+    assert len(workload.client.list(events_path, field_selector=fields)["items"]) == 2
+
+
+def test_step_writes_nothing_but_events(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """Check that the step only creates Events: it changes neither the maintenance nor a budget."""
+    BlockedDrain(functions, workload)
+    tick(functions)
+
+    writes = audit.list_writes_by(USERNAME)
+    assert {(entry["verb"], entry["objectRef"]["resource"]) for entry in writes} == {("create", "events")}

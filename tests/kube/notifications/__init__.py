@@ -1,0 +1,1 @@
+"""Tests for the rules of the notifications about blocked drains."""

@@ -1,0 +1,213 @@
+"""Tests for the rules of the announcements: what is due, what is over, and what the Events record."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from kube.budgets import PROGRESSING_REASONS
+from kube.kubernetes_events import MAX_MESSAGE_CHARACTERS
+from kube.maintenance.objects import MAX_LEASE_ERRORS
+from kube.notifications.announcements import (
+    BLOCKED_REASON,
+    RECORD_ANNOTATION,
+    REPEAT_DELAY,
+    UNBLOCKED_REASON,
+    AnnouncementRecord,
+    Blockage,
+    RecordLog,
+    build_blocked_record,
+    build_owner_events,
+    build_record_event,
+    describe_blockage,
+    describe_end,
+    find_blockages,
+    find_over,
+    parse_record,
+)
+from kube.paths import Object
+from kube.times import format_time
+from tests.kube.samples import make_maintenance
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+MINUTE = timedelta(minutes=1)
+ENTRY: Object = {
+    "namespace": "shop",
+    "name": "web-1",
+    "reason": "DisruptionBudget",
+    "budget": "web",
+    "message": "budget web needs 2 healthy pods and has 2",
+    "healthy": 2,
+    "needed": 2,
+    "looserBudget": "minAvailable=1",
+    "since": format_time(NOW - MINUTE),
+}
+BUDGET_REFERENCE = {
+    "apiVersion": "policy/v1",
+    "kind": "PodDisruptionBudget",
+    "namespace": "shop",
+    "name": "web",
+    "uid": "budget-uid",
+}
+
+
+def make_blocked_maintenance(*entries: Object, **status: Any) -> Object:
+    """Return a maintenance whose status has these blocked pods, by default one."""
+    return make_maintenance({"blockedPods": list(entries or [ENTRY]), **status})
+
+
+def find_only_blockage(*entries: Object) -> Blockage:
+    (blockage,) = find_blockages(make_blocked_maintenance(*entries))
+    return blockage
+
+
+def make_recorded(record: AnnouncementRecord, recorded_at: datetime = NOW) -> AnnouncementRecord:
+    """Return the record as another process reads it from the record's Event."""
+    parsed = parse_record(build_record_event(record, "message", recorded_at))
+    assert parsed is not None
+    return parsed
+
+
+def test_fifteen_pods_under_one_budget_are_one_blockage() -> None:
+    """Check that the message for the owners names the budget, the number of pods, and the command that unblocks."""
+    blockage = find_only_blockage(*({**ENTRY, "name": f"web-{number}"} for number in range(15)))
+
+    assert blockage.key == "DisruptionBudget shop/web"
+    assert describe_blockage(blockage) == (
+        '15 pods (shop/web-0, shop/web-1, shop/web-2 and 12 more) cannot leave node "node-1", which is being drained: '
+        "budget web needs 2 healthy pods and has 2. What unblocks the drain: 1 more ready pod under this budget "
+        "(repair unready pods, or scale up the workload); or a looser budget: "
+        """kubectl -n shop patch pdb web -p '{"spec":{"minAvailable":1}}'"""
+    )
+
+
+def test_groups_with_one_reason_and_several_messages_are_one_blockage() -> None:
+    """Check that a changing message of the API server does not cause a new announcement."""
+    refused = {"namespace": "shop", "reason": "Error", "since": ENTRY["since"]}
+    entries = [{**refused, "name": f"web-{number}", "message": f"request {number}"} for number in range(3)]
+
+    blockage = find_only_blockage(*entries)
+
+    assert blockage.key == "Error"
+    assert describe_blockage(blockage).endswith("which is being drained: request 0")
+
+
+@pytest.mark.parametrize(
+    "maintenance",
+    [
+        *(make_blocked_maintenance({**ENTRY, "reason": reason}) for reason in PROGRESSING_REASONS),
+        make_blocked_maintenance(errorOnLeaseCount=MAX_LEASE_ERRORS + 1),
+        {
+            **make_blocked_maintenance(),
+            "metadata": {**make_maintenance()["metadata"], "deletionTimestamp": format_time(NOW)},
+        },
+    ],
+    ids=[*PROGRESSING_REASONS, "lease lost", "deleted"],
+)
+def test_progress_and_ended_maintenances_are_no_blockage(maintenance: Object) -> None:
+    assert find_blockages(maintenance) == []
+
+
+@pytest.mark.parametrize(
+    ("since", "is_overdue"),
+    [(NOW - MINUTE, True), (NOW - MINUTE + timedelta(seconds=1), False), (NOW + MINUTE, False)],
+    ids=["a minute ago", "less than a minute ago", "in the future"],
+)
+def test_blockage_is_overdue_after_minimum_time(since: datetime, is_overdue: bool) -> None:
+    blockage = find_only_blockage({**ENTRY, "since": format_time(since)})
+
+    assert blockage.is_overdue(MINUTE, NOW) is is_overdue
+
+
+def test_blockage_without_valid_time_is_never_overdue() -> None:
+    assert not find_only_blockage({**ENTRY, "since": "soon"}).is_overdue(timedelta(0), NOW)
+
+
+def test_record_is_read_as_written() -> None:
+    """Check that the Event on the NodeMaintenance contains everything that the end of the blockage needs."""
+    record = build_blocked_record(find_only_blockage(), [BUDGET_REFERENCE])
+
+    event = build_record_event(record, "x" * 2000, NOW)
+
+    assert parse_record(event) == record
+    assert (event["reason"], event["type"], event["metadata"]["namespace"]) == (BLOCKED_REASON, "Warning", "default")
+    assert event["involvedObject"]["uid"] == record.uid == "nm-uid"
+    assert len(event["message"]) < MAX_MESSAGE_CHARACTERS + 100
+
+
+def test_two_processes_write_record_of_same_name() -> None:
+    """Check that the name of a record does not depend on the process, the message or the time."""
+    record = build_blocked_record(find_only_blockage(), [BUDGET_REFERENCE])
+    names = {
+        build_record_event(item, message, now)["metadata"]["name"]
+        for item, message, now in (
+            (record, "one", NOW),
+            (build_blocked_record(find_only_blockage(), []), "two", NOW + MINUTE),
+        )
+    }
+
+    assert len(names) == 1
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    ["{", "[]", "null", '{"node": "n"}', '{"node":"n","key":"k","since":"","objects":[1]}', "[" * 100_000],
+    ids=["not JSON", "list", "null", "fields missing", "malformed object", "deep"],
+)
+def test_malformed_record_of_another_client_is_ignored(annotation: str) -> None:
+    event = build_record_event(build_blocked_record(find_only_blockage()), "message", NOW)
+    event["metadata"]["annotations"] = {RECORD_ANNOTATION: annotation}
+
+    assert parse_record(event) is None
+
+
+def test_events_of_other_writers_are_no_records() -> None:
+    event = build_record_event(build_blocked_record(find_only_blockage()), "message", NOW)
+
+    assert parse_record({**event, "reason": "BeginMaintenance"}) is None
+    assert parse_record({**event, "metadata": {"name": "a"}}) is None
+
+
+def test_announcement_is_over_when_cause_has_disappeared() -> None:
+    """Check that the end of a blockage is announced once, on the same objects, and only if no pod is blocked by it."""
+    blockage = find_only_blockage()
+    record = make_recorded(build_blocked_record(blockage, [BUDGET_REFERENCE]))
+    other_cause = find_only_blockage({**ENTRY, "budget": "other"})
+
+    assert find_over(RecordLog([record]), [blockage]) == []
+    (over,) = find_over(RecordLog([record]), [other_cause])
+    assert (over.reason, over.blockage_id, over.objects) == (UNBLOCKED_REASON, record.blockage_id, record.objects)
+    assert find_over(RecordLog([record, make_recorded(over)]), []) == []
+    assert describe_end(over) == (
+        'the drain of node "node-1" is no longer blocked by this cause: DisruptionBudget shop/web'
+    )
+    (event,) = build_owner_events(over, "message", NOW)
+    assert (event["involvedObject"], event["type"]) == (BUDGET_REFERENCE, "Normal")
+    assert event["metadata"]["namespace"] == "shop"
+
+
+def test_open_blockage_is_not_announced_again() -> None:
+    """Check that a blockage is announced once while it lasts, even if its first pods have left meanwhile."""
+    blockage = find_only_blockage()
+    log = RecordLog([make_recorded(build_blocked_record(blockage), NOW - timedelta(hours=1))])
+    later = find_only_blockage({**ENTRY, "name": "web-2", "since": format_time(NOW)})
+
+    assert not log.may_announce(blockage, NOW)
+    assert not log.may_announce(later, NOW)
+    assert RecordLog().may_announce(blockage, NOW)
+    assert log.may_announce(find_only_blockage({**ENTRY, "budget": "other"}), NOW)
+
+
+@pytest.mark.parametrize(("age", "may_announce"), [(REPEAT_DELAY, True), (REPEAT_DELAY - MINUTE, False)])
+def test_repeated_blockage_is_announced_at_limited_rate(age: timedelta, may_announce: bool) -> None:
+    """Check that a cause that blocks, ends and blocks again is announced again only after the delay."""
+    record = make_recorded(build_blocked_record(find_only_blockage()), NOW - age)
+    (over,) = find_over(RecordLog([record]), [])
+    log = RecordLog([record, make_recorded(over)])
+    again = find_only_blockage({**ENTRY, "since": format_time(NOW)})
+
+    assert log.may_announce(again, NOW) is may_announce
+    log.add(build_blocked_record(again))
+    assert not log.may_announce(again, NOW)
