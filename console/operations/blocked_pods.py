@@ -51,14 +51,6 @@ class BlockedGroup:
         """Return the first names, and the number of the other pods."""
         return format_first_names(self.pods, max_named)
 
-    def list_remedies(self) -> list[str]:
-        """Return the remedies, each as one line, or the message if there are none.
-
-        The last line also has the time of the next attempt.
-        """
-        *lines, last = map(str, self.remedies or (self.message,))
-        return [*lines, f"{last}; next attempt at {self.retry_after} UTC" if self.retry_after else last]
-
 
 def group_blocked_pods(blocked_pods: Iterable[BlockedPodEntry]) -> list[BlockedGroup]:
     """Return one group per cause, the groups with the most pods first.

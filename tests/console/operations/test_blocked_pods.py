@@ -45,23 +45,28 @@ HOW_TO_GET_MORE = "(repair unready pods, or scale up the workload)"
         ),
         (
             {**BLOCKED_POD, "reason": "Finalizers", "message": "their controllers must remove them"},
-            ["their controllers must remove them"],
+            [],
         ),
-        ({"namespace": "shop", "name": "web-1", "reason": "Error"}, ["see the events of the pod"]),
     ],
 )
 def test_remedies_name_what_would_unblock_pod(blocked_pod: dict[str, Any], expected_remedies: list[str]) -> None:
     (group,) = group_blocked_pods([blocked_pod])
 
-    assert group.list_remedies() == expected_remedies
+    assert list(map(str, group.remedies)) == expected_remedies
+
+
+def test_pod_without_message_refers_to_its_events() -> None:
+    (group,) = group_blocked_pods([{"namespace": "shop", "name": "web-1", "reason": "Error"}])
+
+    assert (group.message, group.remedies) == ("see the events of the pod", ())
 
 
 @pytest.mark.parametrize(
     ("retry_after", "expected"),
     [
-        ("2026-01-01T12:01:05Z", "no; next attempt at 12:01:05 UTC"),
-        ("2026-01-01T13:01:05.5+01:00", "no; next attempt at 12:01:05 UTC"),
-        ("soon", "no"),
+        ("2026-01-01T12:01:05Z", "12:01:05"),
+        ("2026-01-01T13:01:05.5+01:00", "12:01:05"),
+        ("soon", ""),
     ],
 )
 def test_pod_that_is_retried_later_is_shown_with_retry_time(retry_after: str, expected: str) -> None:
@@ -70,7 +75,7 @@ def test_pod_that_is_retried_later_is_shown_with_retry_time(retry_after: str, ex
 
     (group,) = group_blocked_pods([entry])
 
-    assert group.list_remedies() == [expected]
+    assert group.retry_after == expected
 
 
 def test_pods_are_grouped_by_cause() -> None:
@@ -107,7 +112,7 @@ def test_drain_option_is_one_cause_in_all_namespaces() -> None:
         ("Force", ("shop/a", "other/b")),
         ("DisruptionBudget", ("shop/web-1",)),
     ]
-    assert (groups[0].remedies, groups[0].list_remedies()) == ((), ["set spec.drain.force"])
+    assert (groups[0].remedies, groups[0].message) == ((), "set spec.drain.force")
 
 
 def test_pods_under_one_budget_are_one_cause_whatever_its_counts() -> None:
