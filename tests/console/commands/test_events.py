@@ -357,6 +357,7 @@ def test_invalid_line_in_import_is_reported_with_file_and_line_number(run_events
             ("--journal", "postgresql://u:p@h:5432x/db"),
             "journal h:5432x/db: URL is not supported: use a path, sqlite:///PATH or postgresql://",
         ),
+        (("--follow", "-o", "tree"), "--follow shows a table without an end: omit -o and --until"),
         (("--limit", str(2**63)), "'9223372036854775808' is not a number from 1 to 9223372036854775807, or 0"),
         (("--limit", "-1"), "Invalid value for '--limit': '-1' is not a number from 1 to "),
         (("--limit", "all"), "Invalid value for '--limit': 'all' is not a number from 1 to "),
