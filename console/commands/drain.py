@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import click
 
-from console.operations.drain_preview import DAEMON_SET_REASON, DrainPreview, preview_pods
 from console.operations.maintenance_actions import get_node_or_refuse
-from console.operations.manual_drain import NodeDrain, classify_node_pods, cordon_node
+from console.operations.maintenance_preview import MaintenancePreview
+from console.operations.manual_drain import NodeDrain, classify_node_pods, cordon_node, preview_node_drain
 from console.terminal.connection import run_with_timeout
 from console.terminal.node_selection import (
     NodeOutcomes,
@@ -118,7 +118,7 @@ async def _drain_node(api: Api, node: str, request: DrainRequest, cordoned_nodes
     for warning in build_warnings(pods):
         warn(warning)
     if request.dry_run:
-        report = _report_dry_run(node, pods, await preview_pods(api, pods.leaving, options), output)
+        report = _report_dry_run(node, await preview_node_drain(api, node, options), output)
         print_note(f"node/{node} would be drained", output)
         return report
     await _evict_pods(_create_node_drain(api, node, pods, request), node, request.timeout, cordoned_nodes)
@@ -176,13 +176,10 @@ async def _evict_pods(node_drain: NodeDrain, node: str, timeout: float, cordoned
     )
 
 
-def _report_dry_run(node: str, classification: PodClassification, preview: DrainPreview, output: str) -> Object:
+def _report_dry_run(node: str, preview: MaintenancePreview, output: str) -> Object:
     """Show and return the report of a dry run: what would happen to each pod."""
-    full_preview = preview._replace(
-        ignored=[(pod, DAEMON_SET_REASON) for pod in sorted(classification.daemonset_pods, key=format_key)]
-    )
-    for warning in full_preview.errors:
+    for warning in preview.warnings:
         warn(warning)
-    for line in full_preview.format_lines():
+    for line in preview.format_pod_lines():
         print_note(line, output)
-    return {"node": node, "dryRun": True, "drained": False, **full_preview.as_data()}
+    return {"node": node, "dryRun": True, "drained": False, **preview.get_node_data(node)}

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from shutil import copyfileobj
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import click
 
 from console.operations.descriptions import suggest_similar
 from console.operations.errors import NoResult
 from console.terminal.completion import complete_maintenances, complete_nodes
+from console.terminal.event_follower import EventFollower
 from console.terminal.journal import find_run_uid, journal_option, open_journal, reject_maintenance_with_run
 from console.terminal.options import Limit, TimeOrAge, is_set_on_command_line, text_option
 from console.terminal.output import show_json_list
-from console.terminal.timeline import entry_to_json, format_table, format_trees
+from console.terminal.timeline import entry_to_json, format_table, format_trees, is_idle_tick
 from eventing.events import KNOWN_TYPES, expand_type, shorten_type
 from eventing.journal.entries import Entry, Query, strip_data
 from eventing.journal.transfer import InvalidLine, export_lines, import_file
@@ -27,6 +29,8 @@ from kube.text_limits import format_count
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
 
+FOLLOW_SECONDS = 1.0
+"""Seconds between two reads of the journal with --follow."""
 DEFAULT_LIMIT = 2000
 """Default maximum number of events; the jsonl format has no default limit."""
 IMPORT_PARAMETERS = ("file", "journal")
@@ -66,6 +70,8 @@ IMPORT_PARAMETERS = ("file", "journal")
     show_default=True,
     help="tree: cause and effect. json: all recorded data. jsonl: one CloudEvent per line, for --import.",
 )
+@click.option("-f", "--follow", is_flag=True, help="Then show each event as it arrives, until Ctrl-C.")
+@click.option("--ticks", is_flag=True, help="Also show ticks that changed nothing in the table.")
 @click.option("--import", "file", type=click.File("rb"), help="Import this output of -o jsonl; - means stdin.")
 @journal_option
 def events(
@@ -75,15 +81,21 @@ def events(
     run: str,
     event_types: tuple[str, ...],
     limit: int | None,
+    follow: bool,
+    ticks: bool,
     **filters: Any,
 ) -> None:
     """Show recorded events: the tree of a maintenance shows which step was slow, failed, or is missing.
+
+    The table omits ticks that changed nothing, of which there are several per minute; the tree shows how many there
+    were. With --follow, an event whose attempts are recorded later has a second row.
 
     \b
     Example:
       kubectl maintenance events --maintenance node-1 -o tree
       kubectl maintenance events --run example -o tree
       kubectl maintenance events --failed --since 1d
+      kubectl maintenance events --node node-1 --since 10m --follow
       kubectl maintenance events --maintenance node-1 -o jsonl > node-1.jsonl
       kubectl maintenance events --journal copy.db --import node-1.jsonl
     """
@@ -91,6 +103,8 @@ def events(
     _check_period(filters["since"], filters["until"])
     if file is not None:
         _check_import_options()
+    if follow and (output != "table" or filters["until"]):
+        raise click.UsageError("--follow shows a table without an end: omit -o and --until")
     with open_journal(journal, create=file is not None) as opened_journal:
         if file is not None:
             _import_events(opened_journal, file)
@@ -100,7 +114,18 @@ def events(
         if limit is None:
             limit = 0 if output == "jsonl" else DEFAULT_LIMIT
         query = Query(types=tuple(map(expand_type, event_types)), limit=limit, keep_newest=bool(limit), **filters)
-        _show_events(opened_journal, query, output)
+        shows_ticks = ticks or bool(event_types)
+        if follow:
+            _follow_events(EventFollower(opened_journal, query, shows_ticks))
+        _show_events(opened_journal, query, output, shows_ticks=shows_ticks)
+
+
+def _follow_events(follower: EventFollower) -> NoReturn:
+    """Print events until Ctrl-C."""
+    while True:
+        for line in follower.read_lines():
+            click.echo(line)
+        time.sleep(FOLLOW_SECONDS)
 
 
 def _check_period(since: datetime | None, until: datetime | None) -> None:
@@ -123,7 +148,7 @@ def _check_import_options() -> None:
         )
 
 
-def _show_events(journal: Journal, query: Query, output: str) -> None:
+def _show_events(journal: Journal, query: Query, output: str, *, shows_ticks: bool) -> None:
     if output == "jsonl":
         count = 0
         for line in export_lines(journal, query):
@@ -132,7 +157,12 @@ def _show_events(journal: Journal, query: Query, output: str) -> None:
         _warn_unknown_filters(journal, query, count)
         return
     arrivals: list[datetime] = []
-    _print_entries(journal, _collect_arrivals(journal.iter_entries(query), arrivals), output)
+    entries, hidden = _collect_arrivals(journal.iter_entries(query), arrivals), list[str]()
+    is_complete = shows_ticks or output != "table"
+    _print_entries(journal, entries if is_complete else _omit_idle_ticks(entries, hidden), output)
+    if hidden:
+        verb = "is" if len(hidden) == 1 else "are"
+        click.echo(f"{format_count(len(hidden), 'tick')} that changed nothing {verb} not shown: see --ticks.", err=True)
     _warn_unknown_filters(journal, query, len(arrivals))
     if query.limit and len(arrivals) == query.limit and journal.select(replace(query, until=arrivals[0], limit=1)):
         click.echo(f"Only the newest {query.limit} events are shown: see --limit and --until.", err=True)
@@ -143,6 +173,16 @@ def _collect_arrivals(entries: Iterable[Entry], arrivals: list[datetime]) -> Ite
     for entry in entries:
         arrivals.append(entry.arrived)
         yield entry
+
+
+def _omit_idle_ticks(entries: Iterable[Entry], hidden_ids: list[str]) -> Iterator[Entry]:
+    """Yield the entries without ticks that changed nothing, and append the ids of those to `hidden_ids`."""
+    now = datetime.now(timezone.utc)
+    for entry in entries:
+        if is_idle_tick(entry, now):
+            hidden_ids.append(entry.event.get_id())
+        else:
+            yield entry
 
 
 def _print_entries(journal: Journal, entries: Iterable[Entry], output: str) -> None:

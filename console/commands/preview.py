@@ -6,9 +6,10 @@ import click
 
 from console.operations.maintenance_preview import preview_maintenance
 from console.terminal.drain_flag_options import drain_flag_options
+from console.terminal.journal import journal_option, read_recorded_drains
 from console.terminal.node_selection import NodeSelection, node_selection_options, run_for_nodes
-from console.terminal.options import KubectlFlagsCommand, cluster_options, group_option, output_option
-from console.terminal.output import show, show_json, warn
+from console.terminal.options import KubectlFlagsCommand, cluster_options, group_option, template_output_option
+from console.terminal.output import show, show_object, warn
 from kube.maintenance.drain_flags import build_drain_spec, parse_drain_options
 from kube.maintenance.groups import ApiGroup
 
@@ -20,14 +21,18 @@ BLOCKED_EXIT_STATUS = 3
 @node_selection_options()
 @group_option
 @drain_flag_options
+@journal_option
 @click.option("-v", "--verbose", is_flag=True, help="List each pod, instead of counts and examples.")
-@output_option
+@template_output_option
 @cluster_options
-def preview(selection: NodeSelection, group: ApiGroup, verbose: bool, output: str, **drain_fields: object) -> None:
+def preview(
+    selection: NodeSelection, group: ApiGroup, journal: str, verbose: bool, output: str, **drain_fields: object
+) -> None:
     """Show what a maintenance of each NODE would do, what would block it, and change nothing.
 
     The preview judges several nodes together: pods on two nodes may share a disruption budget, and all displaced pods
-    need capacity on the nodes that remain. The drain options are those of start.
+    need capacity on the nodes that remain. The drain options are those of start. If the journal contains finished
+    drains, the estimate of the duration names their median.
 
     The exit status is 3 if something will block the drain, 0 if nothing known will, and 1 after an error.
 
@@ -38,13 +43,14 @@ def preview(selection: NodeSelection, group: ApiGroup, verbose: bool, output: st
       kubectl maintenance preview node-1 --delete-emptydir-data=false -o json
     """
     options = parse_drain_options({"spec": build_drain_spec(drain_fields)})
-    result = run_for_nodes(selection, lambda api, nodes: preview_maintenance(api, nodes, options, group))
+    drains = read_recorded_drains(journal)
+    result = run_for_nodes(selection, lambda api, nodes: preview_maintenance(api, nodes, options, group, drains=drains))
     for warning in result.warnings:
         warn(warning)
     if output == "table":
         from console.terminal.preview_display import render_preview  # slow import, needed only to draw
 
         show(render_preview(result, verbose=verbose))
-    show_json(result.as_data(), output)
+    show_object(result.as_data(), output)
     if result.will_block:
         raise click.exceptions.Exit(BLOCKED_EXIT_STATUS)

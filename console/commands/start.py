@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import click
 
 from console.operations.descriptions import strip_managed_fields
-from console.operations.drain_preview import DELETION_WARNING, DrainPreview, NodeVmis, preview_drain, read_vmis
+from console.operations.errors import OperationError
 from console.operations.maintenance_actions import create_maintenance
+from console.operations.maintenance_preview import MaintenancePreview, preview_maintenance
+from console.operations.preview_summary import list_block_causes, summarize_preview
+from console.operations.recorded_drains import RecordedDrain
+from console.terminal.connection import format_api_error, run_with_api
 from console.terminal.drain_flag_options import drain_flag_options
 from console.terminal.drain_wait import describe_continuation, wait_until_drained
-from console.terminal.node_selection import NodeOutcomes, NodeSelection, node_selection_options, run_for_nodes
+from console.terminal.journal import journal_option, read_recorded_drains
+from console.terminal.node_selection import (
+    NodeOutcomes,
+    NodeSelection,
+    confirm_nodes,
+    node_selection_options,
+    select_nodes,
+)
 from console.terminal.options import (
     KubectlFlagsCommand,
     Utf8Text,
@@ -25,16 +38,19 @@ from console.terminal.options import (
     text_option,
     timeout_option,
 )
-from console.terminal.output import print_note, set_interrupt_note, warn
+from console.terminal.output import escape, print_note, set_interrupt_note, warn
 from kube.client.access_reviews import whoami
-from kube.client.api import Api
+from kube.client.api import Api, gather_all, get_or_none
+from kube.client.api_errors import ApiError, Unavailable
 from kube.client.decoding import collect_warnings
 from kube.maintenance import escalation
 from kube.maintenance.drain_flags import build_drain_spec, parse_drain_options
 from kube.maintenance.groups import ApiGroup
 from kube.maintenance.objects import format_full_name, get_node_name
+from kube.nodes import build_node_path
 from kube.paths import Object
-from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions
+from kube.pods import DrainOptions
+from kube.virtualization.drain_forecast import build_warnings, describe_moves
 
 
 @dataclass(frozen=True)
@@ -70,6 +86,18 @@ def check_deadline(_context: click.Context, _option: click.Parameter, value: str
     return value
 
 
+class PreviewResult(NamedTuple):
+    """The nodes that exist, the preview of their maintenance, and the reason if there is no preview."""
+
+    known_nodes: Sequence[str]
+    preview: MaintenancePreview | None = None
+    error: str = ""
+
+    def get_node_data(self, node: str) -> Object:
+        """Return the part of the preview for one node, as JSON data."""
+        return self.preview.get_node_data(node) if self.preview else {"podsUnknown": self.error}
+
+
 @click.command(cls=KubectlFlagsCommand)
 @node_selection_options()
 @click.option("--reason", type=Utf8Text(), default="", help="Reason for the maintenance, as free text.")
@@ -85,6 +113,7 @@ def check_deadline(_context: click.Context, _option: click.Parameter, value: str
 @dry_run_option("Show what would happen to pods and virtual machines, and change nothing.")
 @click.option("--wait", is_flag=True, help="Show the progress and return when the node is drained.")
 @timeout_option("0", "the node is drained, with --wait")
+@journal_option
 @namespace_option
 @object_output_option
 @cluster_options
@@ -96,11 +125,15 @@ def start(
     dry_run: bool,
     wait: bool,
     timeout: float,
+    journal: str,
     namespace: str,
     output: str,
     **drain_fields: object,
 ) -> None:
     """Take NODE out of service: cordon it, taint it and evict its pods.
+
+    On a terminal, the command first shows a summary of the preview, and asks; --yes skips the question. Elsewhere, it
+    asks only with --all, and prints a warning for each cause that will block the drain.
 
     As with kubectl drain --force --delete-emptydir-data, pods without a controller and emptyDir data are lost. With
     --force=false or --delete-emptydir-data=false, such pods stay, the status lists them, and the other pods leave. The
@@ -113,7 +146,7 @@ def start(
       kubectl maintenance start node-1 --reason "new disk"
       kubectl maintenance start node-1 --force=false --delete-emptydir-data=false
       kubectl maintenance start node-1 node-2 --wait --timeout 10m
-      kubectl maintenance start -l pool=blue
+      kubectl maintenance start -l pool=blue --yes
     """
     check_timeout(wait=wait, remedy="add --wait")
     if wait and dry_run:
@@ -121,27 +154,110 @@ def start(
     if name and not selection.is_one_node:
         raise click.UsageError("--name names one NodeMaintenance: omit it, or name only one node")
     request = MaintenanceRequest(name, group, reason, drain_fields, dry_run, output)
+    nodes = select_nodes(selection)
+    result = _preview_and_confirm(selection, nodes, request, journal)
 
-    async def start_nodes(api: Api, nodes: list[str]) -> NodeOutcomes:
+    async def start_nodes(api: Api) -> NodeOutcomes:
         outcomes = await _start_maintenances(api, selection, nodes, request)
-        if wait and outcomes.reports:
+        if dry_run:
+            outcomes.reports = {
+                node: {**report, **result.get_node_data(node)} for node, report in outcomes.reports.items()
+            }
+        elif wait and outcomes.reports:
             await _wait_for_drains(api, outcomes, namespace, timeout, output)
-        elif not dry_run and outcomes.reports:
+        elif outcomes.reports:
             target = f"status {nodes[0]}" if selection.is_one_node else "status"
             print_note(f"Follow the drain with: kubectl maintenance {target} --watch", output)
         return outcomes
 
-    run_for_nodes(selection, start_nodes, "" if dry_run else "Start the maintenance of").finish(output, _list_full_name)
+    run_with_api(start_nodes).finish(output, _list_full_name)
 
 
 def _list_full_name(maintenance: Object) -> list[str]:
     return [format_full_name(maintenance)]
 
 
+def _preview_and_confirm(
+    selection: NodeSelection, nodes: Sequence[str], request: MaintenanceRequest, journal: str
+) -> PreviewResult:
+    """Preview the maintenance, show the preview, and ask if necessary.
+
+    The question is asked outside of the event loop, which would ignore Ctrl-C at a prompt. Raises `NoResult` if the
+    user does not confirm.
+    """
+    may_ask = not (request.dry_run or selection.is_confirmed)
+    is_interactive = may_ask and sys.stdin.isatty()
+    is_detailed = is_interactive or request.dry_run
+    drains = read_recorded_drains(journal) if is_detailed else []
+    result = run_with_api(lambda api: _try_preview(api, nodes, request, drains=drains, reads_other_nodes=is_detailed))
+    if result.error:
+        warn(f"cannot preview the maintenance: {result.error}")
+    if result.preview:
+        _show_preview(result.preview, request, asks=is_interactive)
+    if may_ask and (selection.selects_all or (is_interactive and result.known_nodes)):
+        command = f"kubectl maintenance preview {' '.join(selection.names)}".rstrip()
+        confirm_nodes("Start the maintenance of", nodes, f"use --yes, or see {command}")
+    return result
+
+
+async def _try_preview(
+    api: Api,
+    nodes: Sequence[str],
+    request: MaintenanceRequest,
+    *,
+    drains: Collection[RecordedDrain],
+    reads_other_nodes: bool,
+) -> PreviewResult:
+    """Preview the maintenance of the nodes that exist; the creation of the NodeMaintenances reports the others.
+
+    There is no preview if the API server rejects a request. Raises `Unavailable` if it does not respond.
+    """
+    found = await gather_all(*(get_or_none(api.get(build_node_path(name))) for name in nodes))
+    known = [name for name, node in zip(nodes, found, strict=True) if node]
+    if not known:
+        return PreviewResult(known)
+    options, group = request.drain_options, request.group
+    try:
+        preview = await preview_maintenance(
+            api, known, options, group, drains=drains, reads_other_nodes=reads_other_nodes
+        )
+    except Unavailable:
+        raise
+    except ApiError as error:
+        return PreviewResult(known, error=format_api_error(error))
+    except OperationError as error:
+        return PreviewResult(known, error=str(error))
+    return PreviewResult(known, preview)
+
+
+def _show_preview(preview: MaintenancePreview, request: MaintenanceRequest, *, asks: bool) -> None:
+    """Show the preview: a summary before a question, otherwise warnings and, in a dry run, each pod.
+
+    The summary belongs to the question, and goes to stderr with it.
+    """
+    for warning in preview.warnings:
+        warn(warning)
+    if asks:
+        for line in summarize_preview(preview):
+            click.echo(f"  {escape(line)}", err=True)
+        return
+    effects = [*list_block_causes(preview), *build_warnings(preview.vmi_reports)]
+    for warning in effects:
+        warn(warning)
+    if request.dry_run:
+        for line in [
+            *preview.format_pod_lines(),
+            *(line for line in summarize_preview(preview) if line not in effects),
+        ]:
+            print_note(line, request.output)
+    elif moves := describe_moves(preview.migrating_vmis):
+        print_note(moves, request.output)
+
+
 async def _start_maintenances(
     api: Api, selection: NodeSelection, nodes: Iterable[str], request: MaintenanceRequest
 ) -> NodeOutcomes:
-    """Create the NodeMaintenance of each node, or preview it in a dry run; return the objects to print."""
+    """Create the NodeMaintenance of each node, in a dry run without storing it; return the objects to print."""
     outcomes = NodeOutcomes(selection)
     for node in nodes:
         with outcomes.collect_error(node):
@@ -152,16 +268,11 @@ async def _start_maintenances(
 
 
 async def _start_maintenance(api: Api, node: str, request: MaintenanceRequest, outcomes: NodeOutcomes) -> Object:
-    """Create one NodeMaintenance, and show its warnings; in a dry run, only preview it."""
-    preview, node_vmis = await _preview_maintenance(api, node, request)
+    """Create one NodeMaintenance, and show the API server's warnings."""
     created, warnings = await _create_maintenance(api, node, request)
-    for warning in (*warnings, *node_vmis.list_warnings(request.group), *_iter_warnings(preview, node, request)):
+    for warning in warnings:
         warn(outcomes.add_node_name(node, warning))
-    if moves := node_vmis.describe_moves(request.group):
-        print_note(outcomes.add_node_name(node, moves), request.output)
-    if request.dry_run:
-        return _report_dry_run(preview, created, node_vmis.reports, request.output)
-    print_note(f"{format_full_name(created)} created", request.output)
+    print_note(f"{format_full_name(created)} {'would be created' if request.dry_run else 'created'}", request.output)
     return created
 
 
@@ -176,15 +287,6 @@ async def _wait_for_drains(api: Api, outcomes: NodeOutcomes, namespace: str, tim
                 raise click.ClickException(error)
 
 
-async def _preview_maintenance(api: Api, node: str, request: MaintenanceRequest) -> tuple[DrainPreview, NodeVmis]:
-    """Preview the effect on the node's pods (only for a dry run or non-default options) and virtual machines."""
-    options, node_vmis = request.drain_options, await read_vmis(api, node)
-    if not request.dry_run and options == DEFAULT_DRAIN_OPTIONS:
-        return DrainPreview([], [], [], []), node_vmis
-    preview = await preview_drain(api, node, options, node_vmis.reports)
-    return preview, node_vmis.exclude(preview.remaining_vms)
-
-
 async def _create_maintenance(api: Api, node: str, request: MaintenanceRequest) -> tuple[Object, list[str]]:
     """Create the NodeMaintenance, in a dry run without storing it; return it with the API server's warnings."""
     requester, create_api = await whoami(api), api.with_dry_run() if request.dry_run else api
@@ -193,21 +295,3 @@ async def _create_maintenance(api: Api, node: str, request: MaintenanceRequest) 
             create_api, request.group, node, request.name or node, request.reason, requester, request.drain_fields
         )
     return created, warnings
-
-
-def _iter_warnings(preview: DrainPreview, node: str, request: MaintenanceRequest) -> Iterator[str]:
-    """Yield warnings about the drain's pods and about failed reads."""
-    yield from preview.errors
-    if preview.selects_none:
-        selector = request.drain_options.pod_selector
-        yield f'pod selector {selector} matches no pod that would leave node "{node}"'
-    if preview.uses_deletion:
-        yield DELETION_WARNING
-
-
-def _report_dry_run(preview: DrainPreview, maintenance: Object, vmi_reports: list[Object], output: str) -> Object:
-    """Show the preview of a dry run, and return it with the NodeMaintenance that would be created."""
-    for line in preview.format_lines():
-        print_note(line, output)
-    print_note(f"{format_full_name(maintenance)} would be created", output)
-    return {**maintenance, **preview.as_data(), "virtualMachines": vmi_reports}

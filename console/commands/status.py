@@ -16,7 +16,6 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from console.operations.descriptions import STATE_GONE, build_node_report, strip_managed_fields
-from console.operations.drain_preview import NodeVmis, read_vmis
 from console.operations.install_check import list_install_warnings, warn_if_stalled
 from console.operations.install_problems import select_stalled
 from console.operations.maintenance_actions import (
@@ -26,8 +25,16 @@ from console.operations.maintenance_actions import (
     suggest_node,
     watch_maintenances,
 )
+from console.operations.next_steps import NextStep, suggest_node_steps, suggest_overview_steps
+from console.operations.node_vmis import NodeVmis, read_vmis
 from console.terminal.connection import run_with_api
-from console.terminal.maintenance_display import format_line, render_details, render_overview, render_vmis
+from console.terminal.maintenance_display import (
+    format_line,
+    render_details,
+    render_next_steps,
+    render_overview,
+    render_vmis,
+)
 from console.terminal.node_selection import NodeOutcomes, NodeSelection, node_selection_options, run_for_nodes
 from console.terminal.options import cluster_options, namespace_option, object_output_option, watch_option
 from console.terminal.output import TEXT_OUTPUTS, escape, escape_all, show, show_live, show_object, warn
@@ -39,15 +46,26 @@ from kube.paths import Object
 
 @dataclass(frozen=True)
 class Display:
-    """How to show the state: the output format, and the namespace to check for problems of the install."""
+    """How to show the state.
+
+    Attributes:
+        output: The output format.
+        namespace: The namespace to check for problems of the install.
+        is_watching: Whether the command shows each new state.
+    """
 
     output: str
     namespace: str
+    is_watching: bool
 
     @property
     def is_wide(self) -> bool:
         """Return whether tables have more columns."""
         return self.output == "wide"
+
+    def select_steps(self, steps: list[NextStep]) -> list[NextStep]:
+        """Return the next steps, without those that only watch the state if this command does."""
+        return [step for step in steps if not (self.is_watching and step.is_watch)]
 
 
 @click.command
@@ -58,6 +76,8 @@ class Display:
 @cluster_options
 def status(selection: NodeSelection, watch: bool, namespace: str, output: str) -> None:
     """Show all maintenances, or NODE with its pending and blocked pods and what would unblock them.
+
+    The last lines name the next step, with a command that you can copy.
 
     For one NODE, the command also shows the virtual machines: whether each can be migrated, what a drain does with it,
     and its migration.
@@ -71,7 +91,7 @@ def status(selection: NodeSelection, watch: bool, namespace: str, output: str) -
       kubectl maintenance status node-1 --watch
       kubectl maintenance status -l pool=blue -o wide
     """
-    display = Display(output, namespace)
+    display = Display(output, namespace, watch)
     if selection.is_empty:
         run_with_api(lambda api: _watch_all(api, None, display) if watch else _show_all(api, display))
     elif watch:
@@ -91,14 +111,14 @@ async def _show_all(api: Api, display: Display) -> None:
     state = _build_overview(await list_served_maintenances(api))
     show_object(state, display.output, map(format_full_name, state["maintenances"]))
     if display.output in TEXT_OUTPUTS:
-        show(_render_overview(state, is_wide=display.is_wide))
+        show(_render_overview(state, display))
     await _warn_if_stalled(api, state["maintenances"], display)
 
 
 def _show_nodes(selection: NodeSelection, display: Display) -> None:
     """Show the details of one named node, or one line per maintenance for several nodes."""
     outcomes = NodeOutcomes(selection)
-    reads_vmis = selection.is_one_node or display.output in ("json", "yaml")
+    reads_vmis = selection.is_one_node or display.output not in (*TEXT_OUTPUTS, "name")
 
     async def read_node(api: Api, node: str, found: list[Object]) -> None:
         with outcomes.collect_error(node):
@@ -111,11 +131,8 @@ def _show_nodes(selection: NodeSelection, display: Display) -> None:
         outcomes.reports = {node: outcomes.reports[node] for node in nodes if node in outcomes.reports}
         reports = list(outcomes.reports.values())
         if display.output in TEXT_OUTPUTS and reports:
-            is_wide = display.is_wide
             is_detailed = selection.is_one_node
-            show(
-                _render_details(reports[0], is_wide=is_wide) if is_detailed else _render_nodes(reports, is_wide=is_wide)
-            )
+            show(_render_details(reports[0], display) if is_detailed else _render_nodes(reports, display))
         shown = [maintenance for report in reports for maintenance in report["maintenances"]]
         await _warn_if_stalled(api, shown, display)
 
@@ -165,7 +182,7 @@ async def _watch_node(api: Api, node: str, display: Display) -> None:
         api,
         node,
         lambda found: next(builders)(api, node, found),
-        lambda state: _render_details(state, is_wide=display.is_wide),
+        lambda state: _render_details(state, display),
         display,
     )
 
@@ -189,7 +206,7 @@ async def _watch_all(api: Api, nodes: list[str] | None, display: Display) -> Non
             [maintenance for maintenance in maintenances if nodes is None or get_node_name(maintenance) in nodes]
         )
 
-    await _watch(api, None, build_state, lambda state: _render_overview(state, is_wide=display.is_wide), display)
+    await _watch(api, None, build_state, lambda state: _render_overview(state, display), display)
 
 
 async def _watch(
@@ -216,17 +233,23 @@ async def _watch(
                 show_state(state)
 
 
-def _render_details(state: Object, *, is_wide: bool) -> RenderableType:
+def _render_details(state: Object, display: Display) -> RenderableType:
+    """Build the view of one node: its maintenances and virtual machines, and what to do next."""
     escaped, now = escape_all(state), datetime.now(timezone.utc)
-    details = render_details(escaped["node"], escaped["state"], escaped["maintenances"], now, is_wide=is_wide)
-    return Group(details, *render_vmis(escaped.get("virtualMachines", []), escaped.get("virtualMachinesUnknown", "")))
+    maintenances = escaped["maintenances"]
+    details = render_details(escaped["node"], escaped["state"], maintenances, now, is_wide=display.is_wide)
+    vmis = render_vmis(escaped.get("virtualMachines", []), escaped.get("virtualMachinesUnknown", ""))
+    return Group(details, *vmis, *render_next_steps(display.select_steps(suggest_node_steps(maintenances))))
 
 
-def _render_overview(state: Object, *, is_wide: bool) -> RenderableType:
-    return render_overview(escape_all(state["maintenances"]), datetime.now(timezone.utc), is_wide=is_wide)
+def _render_overview(state: Object, display: Display) -> RenderableType:
+    """Build the table of all maintenances, and what to do next."""
+    maintenances = escape_all(state["maintenances"])
+    table = render_overview(maintenances, datetime.now(timezone.utc), is_wide=display.is_wide)
+    return Group(table, *render_next_steps(display.select_steps(suggest_overview_steps(maintenances))))
 
 
-def _render_nodes(reports: list[Object], *, is_wide: bool) -> RenderableType:
+def _render_nodes(reports: list[Object], display: Display) -> RenderableType:
     """Build a table of the maintenances of several nodes, and a line for each node without a maintenance."""
     maintenances = [maintenance for report in reports for maintenance in report["maintenances"]]
     idle = [
@@ -234,7 +257,7 @@ def _render_nodes(reports: list[Object], *, is_wide: bool) -> RenderableType:
     ]
     if not maintenances:
         return Group(*idle)
-    return Group(_render_overview({"maintenances": maintenances}, is_wide=is_wide), *idle)
+    return Group(*idle, _render_overview({"maintenances": maintenances}, display))
 
 
 def _format_names(state: Object) -> str:

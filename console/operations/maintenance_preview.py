@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from console.operations.drain_preview import DELETION_WARNING, explain_ignored_pods, map_launcher_pods
-from console.operations.preview_snapshot import ClusterSnapshot, read_snapshot
+from console.operations.preview_snapshot import ClusterSnapshot, ReadNodeVmis, read_snapshot
+from console.operations.recorded_drains import RecordedDrain, RecordedEstimate, estimate_from_drains
 from kube.budgets import PROGRESSING_REASONS, BlockedPod
 from kube.capacity import FITS, NOWHERE, UNKNOWN, Placement, place_pods
 from kube.client.api import Api
@@ -44,10 +44,16 @@ from kube.pods import (
 )
 from kube.text_limits import format_count, format_first_names
 from kube.times import parse_time_or_none
+from kube.virtualization import drain_forecast
 from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS
 
+DELETION_WARNING = (
+    'pods are deleted regardless of their budgets if the component "deleting" is installed; otherwise they stay'
+)
 MAX_NAMED_PODS = 3
 """Maximum number of pods that a warning names, and that a line of the terminal names without `--verbose`."""
+NODE_FIELDS = ("evicted", "later", "blockedPods", "ending", "ignored", "virtualMachines")
+"""Fields of the preview's JSON data whose items each belong to one node."""
 RETURNING_EFFECTS = (MOVES, RESTARTS)
 """Effects of a drain on a virtual machine that then needs capacity on another node."""
 
@@ -77,8 +83,11 @@ class MaintenancePreview(NamedTuple):
         losing_data: The pods that leave and lose their emptyDir data.
         bare: The pods that leave and that no controller recreates.
         vmi_reports: The reports on virtual machines (`kube.virtualization.drain_forecast`).
-        placements: The verdicts on the displaced pods, None if the nodes could not be listed.
-        duration: The estimate for the pods that are not blocked.
+        migrating_vmis: Those of `vmi_reports` whose virtual machines are not on a node with a taint that KubeVirt
+            ignores.
+        placements: The verdicts on the displaced pods, None if the other nodes are unknown.
+        duration: The estimate by grace periods, for the pods that are not blocked.
+        recorded: The estimate from recorded drains, None without any.
         uses_deletion: Whether pods are deleted, regardless of budgets.
     """
 
@@ -90,8 +99,10 @@ class MaintenancePreview(NamedTuple):
     losing_data: list[Pod]
     bare: list[Pod]
     vmi_reports: list[Object]
+    migrating_vmis: list[Object]
     placements: list[Placement] | None
     duration: DurationEstimate
+    recorded: RecordedEstimate | None
     uses_deletion: bool
     warnings: list[str]
 
@@ -99,6 +110,11 @@ class MaintenancePreview(NamedTuple):
     def will_block(self) -> bool:
         """Return whether a pod or a virtual machine will block the drain."""
         return bool(self.blocking_groups) or any(report["drain"] == BLOCKS for report in self.vmi_reports)
+
+    @property
+    def has_pods(self) -> bool:
+        """Return whether the nodes have pods, apart from those of virtual machines."""
+        return any((self.forecast.now, self.forecast.later, self.blocked, self.terminating, self.ignored))
 
     @property
     def counts(self) -> list[NodeCounts]:
@@ -120,7 +136,7 @@ class MaintenancePreview(NamedTuple):
         return [placement for placement in self.placements or [] if placement.verdict == verdict]
 
     def as_data(self) -> dict[str, Any]:
-        """Return the preview as JSON data, with the field names of `start --dry-run -o json` where it has them."""
+        """Return the preview as JSON data; `get_node_data` returns the part of one node."""
         return {
             "willBlock": self.will_block,
             "nodes": [counts._asdict() for counts in self.counts],
@@ -135,9 +151,31 @@ class MaintenancePreview(NamedTuple):
             "budgets": _build_budgets_data(self.forecast),
             "virtualMachines": self.vmi_reports,
             "capacity": self._build_capacity_data(),
-            "duration": {"seconds": self.duration.seconds, "longest": self.duration.reason},
+            "duration": {
+                "seconds": self.duration.seconds,
+                "longest": self.duration.reason,
+                "recorded": self.recorded._asdict() if self.recorded else None,
+            },
             "warnings": self.warnings,
         }
+
+    def get_node_data(self, node: str) -> dict[str, Any]:
+        """Return the pods and virtual machines of one node, with the field names of `as_data`."""
+        data = self.as_data()
+        return {name: [item for item in data[name] if item["node"] == node] for name in NODE_FIELDS}
+
+    def format_pod_lines(self) -> Iterator[str]:
+        """Yield one line for each pod, as a dry run prints it."""
+        for pod in self.forecast.now:
+            yield f"would {'delete' if self.uses_deletion else 'evict'} pod {format_key(pod)}"
+        for pod in self.forecast.later:
+            yield f"would evict pod {format_key(pod)} in turn, when its budget allows it again"
+        for entry in self.blocked:
+            yield f"would not evict pod {entry['namespace']}/{entry['name']} now: {entry['message']}"
+        for pod in self.terminating:
+            yield f"would wait for pod {format_key(pod)}, which is terminating"
+        for pod, reason in self.ignored:
+            yield f"would ignore pod {format_key(pod)}: {reason}"
 
     def _build_capacity_data(self) -> Object | None:
         """Return the displaced pods by verdict, or None if the other nodes are unknown."""
@@ -173,17 +211,34 @@ def _build_budgets_data(forecast: EvictionForecast) -> list[Object]:
 
 
 async def preview_maintenance(
-    api: Api, nodes: Sequence[str], options: DrainOptions, group: ApiGroup
+    api: Api,
+    nodes: Sequence[str],
+    options: DrainOptions,
+    group: ApiGroup,
+    *,
+    drains: Collection[RecordedDrain] = (),
+    read_node_vmis: ReadNodeVmis | None = None,
+    reads_other_nodes: bool = True,
 ) -> MaintenancePreview:
-    """Preview a maintenance of these nodes in this API group; change nothing. Errors are those of `read_snapshot`."""
+    """Preview a maintenance of these nodes in this API group; change nothing.
+
+    In: also the recorded drains. The other arguments and the errors are those of `read_snapshot`.
+    """
     names = list(dict.fromkeys(nodes))
-    return build_preview(await read_snapshot(api, names, group), names, options, datetime.now(timezone.utc))
+    snapshot = await read_snapshot(
+        api, names, group, read_node_vmis=read_node_vmis, reads_other_nodes=reads_other_nodes
+    )
+    return build_preview(snapshot, names, options, datetime.now(timezone.utc), drains)
 
 
 def build_preview(
-    snapshot: ClusterSnapshot, names: Sequence[str], options: DrainOptions, now: datetime
+    snapshot: ClusterSnapshot,
+    names: Sequence[str],
+    options: DrainOptions,
+    now: datetime,
+    drains: Collection[RecordedDrain] = (),
 ) -> MaintenancePreview:
-    """Build the preview from the snapshot; a pure function."""
+    """Build the preview from the snapshot and the recorded drains; a pure function."""
     classification = drain_flags.classify_for_drain(snapshot.pods, options, now, snapshot.orphan_uids)
     evictable = drain_flags.select_evictable_pods(classification, options)
     vmi_reports, launcher_vmis = _select_vmi_reports(snapshot, evictable)
@@ -200,14 +255,16 @@ def build_preview(
             build_blocked_pods([], [], terminating, now),
         ),
         terminating=terminating,
-        ignored=explain_ignored_pods(snapshot.pods, classification, options, now),
+        ignored=drain_flags.explain_ignored_pods(snapshot.pods, classification, options, now),
         losing_data=_select_leaving(classification.with_local_storage, forecast),
         bare=_select_leaving(classification.bare, forecast),
         vmi_reports=vmi_reports,
+        migrating_vmis=_select_migrating(snapshot, vmi_reports),
         placements=None
         if snapshot.nodes is None
         else place_pods(displaced, snapshot.nodes, names, snapshot.other_pods),
         duration=_estimate_duration(forecast, terminating, options, now),
+        recorded=estimate_from_drains(drains, names),
         uses_deletion=options.disable_eviction,
         warnings=[*snapshot.warnings, *_iter_warnings(snapshot, classification, displaced, options)],
     )
@@ -230,13 +287,24 @@ def _select_vmi_reports(
     """Return the reports on the virtual machines that must leave, and the same reports by virt-launcher pod uid."""
     reports = [{**report, "node": node} for node, vmis in snapshot.vmis.items() for report in vmis.reports]
     reports_by_key = {(report["namespace"], report["name"]): report for report in reports}
-    keys_by_uid = map_launcher_pods(snapshot.pods, reports)
+    keys_by_uid = drain_forecast.map_launcher_pods(snapshot.pods, reports)
     evictable_uids = set(map(get_uid, evictable))
     staying = {key for uid, key in keys_by_uid.items() if uid not in evictable_uids}
     return (
         [report for key, report in reports_by_key.items() if key not in staying],
         {uid: reports_by_key[key] for uid, key in keys_by_uid.items()},
     )
+
+
+def _select_migrating(snapshot: ClusterSnapshot, vmi_reports: Iterable[Object]) -> list[Object]:
+    """Return the reports on nodes from which KubeVirt migrates virtual machines, given the taint of the maintenance."""
+    taint_key = snapshot.group.drain_taint
+    ignored_nodes = {
+        node
+        for node, vmis in snapshot.vmis.items()
+        if drain_forecast.explain_taint_mismatch(vmis.kubevirt, vmis.reports, taint_key)
+    }
+    return [report for report in vmi_reports if report["node"] not in ignored_nodes]
 
 
 def _is_recreated(pod: Pod, orphan_uids: Collection[str]) -> bool:
@@ -288,7 +356,8 @@ def _iter_warnings(
 ) -> Iterator[str]:
     """Yield warnings about the drain's options, and about pods that may return to the same node."""
     if options.pod_selector and not classification.leaving:
-        yield f"pod selector {options.pod_selector} matches no pod that would leave these nodes"
+        nodes = "these nodes" if len(snapshot.node_objects) > 1 else f'node "{next(iter(snapshot.node_objects))}"'
+        yield f"pod selector {options.pod_selector} matches no pod that would leave {nodes}"
     if options.disable_eviction:
         yield DELETION_WARNING
     taints = (snapshot.group.drain_taint, UNSCHEDULABLE_TAINT)

@@ -8,21 +8,31 @@ from contextlib import aclosing
 
 from console.operations.errors import OperationError
 from console.operations.maintenance_actions import get_node_or_refuse
-from kube.budgets import BUDGETS_PATH, BlockedPod, Budget, format_budget_key
+from console.operations.maintenance_preview import MaintenancePreview, preview_maintenance
+from console.operations.node_vmis import omit_vmis
+from kube.budgets import BUDGETS_PATH, BlockedPod, Budget, covers, format_budget_key
 from kube.client.api import JSON_PATCH, Api
 from kube.client.list_watch import Change, follow, merge_streams
 from kube.evictions.executor import execute_plan
 from kube.evictions.planner import plan_evictions
 from kube.evictions.tracker import EvictionTracker
 from kube.maintenance.blocked_pods import format_summary
+from kube.maintenance.drain_flags import DAEMON_SET_REASON
+from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.lookup import find_orphan_uids
 from kube.nodes import build_cordon_patch, build_node_path
 from kube.paths import build_pods_on_node_query
 from kube.pods import DrainOptions, Pod, PodClassification, classify_pods, format_key, get_uid
 from kube.text_limits import format_count
+from kube.virtualization.virt_launcher_budgets import is_own_budget
+from kube.virtualization.vmis import has_drain_taint
 
 PERMANENT_REFUSALS = ("Forbidden", "MultipleBudgets")
 """Reasons for refused evictions that waiting does not resolve; kubectl drain also ends with an error on them."""
+MIGRATION_REMEDY = (
+    "this command cannot migrate virtual machines, because the cluster has no KubeVirt that migrates them: "
+    "run kubectl maintenance start {node}, which does, or shut them down"
+)
 RETRY_SECONDS = 5.0
 """Retry delay if no watched budget explains a refusal, because no watch event may follow; as in kubectl."""
 IN_FLIGHT_RETRY_SECONDS = 1.0
@@ -44,6 +54,19 @@ async def classify_node_pods(api: Api, node: str, options: DrainOptions) -> PodC
     return classify_pods(pods, options, await find_orphan_uids(api, pods))
 
 
+async def preview_node_drain(api: Api, node: str, options: DrainOptions) -> MaintenancePreview:
+    """Preview a drain of the node by these drain flags, of which none excludes a pod that must leave.
+
+    Like kubectl, the preview omits static pods and pods that the selector excludes. It treats virt-launcher pods like
+    all other pods, because no function migrates their virtual machines. The errors are those of `read_snapshot`.
+    """
+    preview = await preview_maintenance(
+        api, [node], options, MEDIK8S, read_node_vmis=omit_vmis, reads_other_nodes=False
+    )
+    ignored = [(pod, reason) for pod, reason in preview.ignored if reason == DAEMON_SET_REASON]
+    return preview._replace(ignored=ignored)
+
+
 class NodeDrain:
     """A drain that evicts exactly the given pods, as their budgets allow; `run` returns when all of them are gone.
 
@@ -53,7 +76,7 @@ class NodeDrain:
     def __init__(
         self, api: Api, node: str, selector: str, leaving_pods: Iterable[Pod], report: Callable[[str], None]
     ) -> None:
-        self._api = api
+        self._api, self._node = api, node
         self._report = report
         path, fields = build_pods_on_node_query(node)
         self._streams = (follow(api, path, field_selector=fields, label_selector=selector), follow(api, BUDGETS_PATH))
@@ -72,7 +95,7 @@ class NodeDrain:
             await self._wait_for_change(watching, None)
             while self._remaining:
                 next_pass_delay = await self._run_pass()
-                self._raise_if_permanently_refused()
+                await self._raise_if_permanently_refused()
                 await self._wait_for_change(watching, next_pass_delay)
         finally:
             watching.cancel()
@@ -118,10 +141,26 @@ class NodeDrain:
             if uid not in previous or previous[uid].message != blocked_pod.message:
                 self._report(f"waiting to evict pod {blocked_pod.key}: {blocked_pod.message}")
 
-    def _raise_if_permanently_refused(self) -> None:
-        reasons = {self._blocked[uid].reason if uid in self._blocked else "" for uid in self._remaining}
-        if reasons and reasons <= set(PERMANENT_REFUSALS):
-            raise OperationError(f"cannot evict these pods: {format_summary(self._blocked.values())}")
+    async def _raise_if_permanently_refused(self) -> None:
+        """Raise `OperationError` if waiting cannot unblock any of the remaining pods."""
+        refused = {uid for uid, item in self._blocked.items() if item.reason in PERMANENT_REFUSALS}
+        launchers = {uid for uid in self._blocked.keys() - refused if self._awaits_migration(self._remaining.get(uid))}
+        if not self._remaining or not self._remaining.keys() <= refused | launchers:
+            return
+        if launchers and has_drain_taint(await self._api.get(build_node_path(self._node))):
+            return
+        summary = f"cannot evict these pods: {format_summary(self._blocked.values())}"
+        remedy = MIGRATION_REMEDY.format(node=self._node) if launchers else ""
+        raise OperationError(summary, remedy)
+
+    def _awaits_migration(self, pod: Pod | None) -> bool:
+        """Return whether this project's budget keeps the pod until its virtual machine has migrated.
+
+        Such a budget exists only without KubeVirt, and this project migrates only from nodes with a drain taint.
+        """
+        return pod is not None and any(
+            is_own_budget(budget) and covers(budget, pod) for budget in self._budgets.values()
+        )
 
     async def _watch_pods_and_budgets(self) -> None:
         async with aclosing(merge_streams(*self._streams)) as changes:

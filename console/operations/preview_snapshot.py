@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import NamedTuple
 
 from console.operations.descriptions import suggest_similar
-from console.operations.drain_preview import NodeVmis, read_vmis, try_find_orphan_uids
 from console.operations.errors import OperationError, Refusal
 from console.operations.maintenance_actions import LIST_NODES_REMEDY, build_unknown_node_refusal, get_node_or_refuse
+from console.operations.node_vmis import NodeVmis, read_vmis
 from kube.budgets import BUDGETS_PATH, Budget
 from kube.client.api import Api, gather_all
 from kube.client.api_errors import ApiError
 from kube.client.paging import ListResult, list_all
 from kube.maintenance.groups import ApiGroup
+from kube.maintenance.lookup import find_orphan_uids
 from kube.nodes import NODES_PATH
-from kube.paths import PODS_PATH, Object
+from kube.paths import PODS_PATH, Object, build_pods_on_node_query
 from kube.pods import Pod, format_key, get_node_name
 from kube.scheduling import trim_node_for_scheduling, trim_pod_for_scheduling
+
+ReadNodeVmis = Callable[[str], Awaitable[NodeVmis]]
+"""Returns the virtual machines on the node with this name."""
 
 
 class ClusterSnapshot(NamedTuple):
     """What a preview reads.
 
     Attributes:
-        nodes: All nodes, None if the user may not list them.
+        nodes: All nodes, None if they were not read, or the user may not list them.
         pods: The pods on the previewed nodes, in the order of these nodes.
-        other_pods: The pods on all other nodes, trimmed.
+        other_pods: The pods on all other nodes, trimmed; empty if they were not read.
         orphan_uids: The uids of DaemonSet pods whose DaemonSet does not exist.
         vmis: The virtual machines by node.
         group: The API group of the maintenance.
@@ -47,30 +52,39 @@ class ClusterSnapshot(NamedTuple):
 
 
 class _Lists(NamedTuple):
-    """The lists of a whole cluster: pods, of which those on other nodes are trimmed, budgets, and nodes if allowed."""
+    """The pods, of which those on other nodes are trimmed, all budgets, and all nodes; None if they were not read."""
 
     pods: list[Object]
     budgets: list[Object]
-    nodes: ListResult | ApiError
+    nodes: ListResult | ApiError | None
 
 
-async def read_snapshot(api: Api, names: Sequence[str], group: ApiGroup) -> ClusterSnapshot:
+async def read_snapshot(
+    api: Api,
+    names: Sequence[str],
+    group: ApiGroup,
+    *,
+    read_node_vmis: ReadNodeVmis | None = None,
+    reads_other_nodes: bool = True,
+) -> ClusterSnapshot:
     """Read the cluster for a preview of these nodes, in this API group.
 
-    Raises `Refusal` if a node does not exist, and `OperationError` or `ApiError` if the pods or budgets cannot be read,
-    because the preview would be wrong without them. Other failed reads become warnings.
+    `read_node_vmis` replaces `read_vmis`, for a caller whose permissions must be checked first.
+    Without `reads_other_nodes`, the requests are cheap even in a large cluster, but the capacity of the other nodes
+    stays unknown. Raises `Refusal` if a node does not exist, and `OperationError` or `ApiError` if the pods or budgets
+    cannot be read, because the preview would be wrong without them. Other failed reads become warnings.
     """
-    lists = await _read_lists(api, names)
+    lists = await _read_lists(api, names, reads_other_nodes=reads_other_nodes)
     node_objects, node_warnings = await _select_nodes(api, names, lists.nodes)
     pods = sorted(
         (pod for pod in lists.pods if get_node_name(pod) in names),
         key=lambda pod: (names.index(get_node_name(pod)), format_key(pod)),
     )
-    orphan_uids, orphan_warnings = await try_find_orphan_uids(api, pods)
-    vmis = dict(zip(names, await gather_all(*(read_vmis(api, name) for name in names)), strict=True))
+    orphan_uids, orphan_warnings = await _try_find_orphan_uids(api, pods)
+    vmis = dict(zip(names, await gather_all(*map(read_node_vmis or partial(read_vmis, api), names)), strict=True))
     problems = dict.fromkeys(text for node_vmis in vmis.values() for text in node_vmis.list_problems(group))
     return ClusterSnapshot(
-        None if isinstance(lists.nodes, ApiError) else lists.nodes.items,
+        lists.nodes.items if isinstance(lists.nodes, ListResult) else None,
         node_objects,
         pods,
         [pod for pod in lists.pods if get_node_name(pod) not in ("", *names)],
@@ -82,22 +96,42 @@ async def read_snapshot(api: Api, names: Sequence[str], group: ApiGroup) -> Clus
     )
 
 
-async def _read_lists(api: Api, names: Sequence[str]) -> _Lists:
+async def _read_lists(api: Api, names: Sequence[str], *, reads_other_nodes: bool) -> _Lists:
     """Read the lists concurrently. Raises one error for all required lists that cannot be read."""
 
     def trim_pod(pod: Object) -> Object:
         return pod if get_node_name(pod) in names else trim_pod_for_scheduling(pod)
 
+    node_reads = [list_all(api, NODES_PATH, transform=trim_node_for_scheduling)] if reads_other_nodes else []
     results = await asyncio.gather(
-        list_all(api, PODS_PATH, transform=trim_pod),
+        list_all(api, PODS_PATH, transform=trim_pod) if reads_other_nodes else _list_pods_on_nodes(api, names),
         list_all(api, BUDGETS_PATH),
-        list_all(api, NODES_PATH, transform=trim_node_for_scheduling),
+        *node_reads,
         return_exceptions=True,
     )
-    pods, budgets, nodes = map(_raise_unexpected_error, results)
+    pods, budgets, *nodes = map(_raise_unexpected_error, results)
     if isinstance(pods, ApiError) or isinstance(budgets, ApiError):
         raise _combine_errors([result for result in (pods, budgets) if isinstance(result, ApiError)])
-    return _Lists(pods.items, budgets.items, nodes)
+    return _Lists(pods.items, budgets.items, nodes[0] if nodes else None)
+
+
+async def _list_pods_on_nodes(api: Api, names: Sequence[str]) -> ListResult:
+    """Return the pods on these nodes, with one request per node."""
+    lists = await gather_all(*(_list_pods_on_node(api, name) for name in names))
+    return ListResult([pod for result in lists for pod in result.items], "")
+
+
+async def _list_pods_on_node(api: Api, name: str) -> ListResult:
+    path, field_selector = build_pods_on_node_query(name)
+    return await list_all(api, path, field_selector=field_selector)
+
+
+async def _try_find_orphan_uids(api: Api, pods: Iterable[Pod]) -> tuple[Collection[str], tuple[str, ...]]:
+    """Return the uids of pods whose DaemonSet no longer exists, and the errors of failed reads of DaemonSets."""
+    try:
+        return await find_orphan_uids(api, pods), ()
+    except ApiError as error:
+        return (), (f"cannot read DaemonSets, so the preview assumes that all of them exist: {error.message}",)
 
 
 def _raise_unexpected_error(result: ListResult | BaseException) -> ListResult | ApiError:
@@ -119,16 +153,17 @@ def _combine_errors(errors: Sequence[ApiError]) -> ApiError | OperationError:
 
 
 async def _select_nodes(
-    api: Api, names: Sequence[str], nodes: ListResult | ApiError
+    api: Api, names: Sequence[str], nodes: ListResult | ApiError | None
 ) -> tuple[dict[str, Object], tuple[str, ...]]:
     """Return the previewed nodes by name, and a warning if the list of nodes could not be read.
 
     Raises `Refusal` if a node does not exist.
     """
-    if isinstance(nodes, ApiError):
-        found = await gather_all(*(get_node_or_refuse(api, name) for name in names))
-        warning = f"cannot list nodes, so the capacity of the other nodes is unknown: {nodes.message}"
-        return dict(zip(names, found, strict=True)), (warning,)
+    if not isinstance(nodes, ListResult):
+        found = dict(zip(names, await gather_all(*(get_node_or_refuse(api, name) for name in names)), strict=True))
+        if nodes is None:
+            return found, ()
+        return found, (f"cannot list nodes, so the capacity of the other nodes is unknown: {nodes.message}",)
     by_name = {node["metadata"]["name"]: node for node in nodes.items}
     if missing := [name for name in names if name not in by_name]:
         raise _build_unknown_nodes_refusal(missing, by_name)

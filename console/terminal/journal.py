@@ -13,8 +13,10 @@ import click
 
 from console.operations.descriptions import suggest_similar
 from console.operations.errors import NoResult
+from console.operations.finished_drains import DRAIN_EVENT_TYPES, find_finished_drains
+from console.operations.recorded_drains import RecordedDrain
 from console.terminal.completion import complete_maintenances
-from console.terminal.options import NonEmptyText, combine_options, text_option
+from console.terminal.options import NonEmptyText, combine_options, is_set_on_command_line, text_option
 from console.terminal.output import escape
 from eventing.events import SOURCE_PREFIX, shorten_type
 from eventing.journal.entries import Entry, Query, strip_data
@@ -24,6 +26,8 @@ from kube.text_limits import format_first_names
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
 
+MAX_DRAIN_EVENTS = 400
+"""Maximum number of recorded events that an estimate reads, which is enough for 200 drains."""
 MAX_SHOWN_UIDS = 5
 """Maximum number of other uids that the note about an ambiguous name lists."""
 
@@ -51,6 +55,21 @@ def open_journal(journal_url: str, *, create: bool = False) -> Iterator[Journal]
             yield journal
     except (JournalError, UnstorableData) as error:
         raise NoResult(str(error)) from None
+
+
+def read_recorded_drains(journal_url: str) -> list[RecordedDrain]:
+    """Return the newest finished drains in the journal.
+
+    Without a readable journal, return an empty list. Raises `NoResult` if the command line names that journal.
+    """
+    query = Query(types=DRAIN_EVENT_TYPES, limit=MAX_DRAIN_EVENTS, keep_newest=True)
+    try:
+        with open_journal(journal_url) as journal:
+            return find_finished_drains(map(strip_data, journal.iter_entries(query)))
+    except NoResult:
+        if is_set_on_command_line("journal"):
+            raise
+        return []
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,13 @@ The functions are pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from console.operations.descriptions import (
@@ -26,7 +24,8 @@ from console.operations.descriptions import (
     get_phase_label,
     summarize_blockers,
 )
-from console.terminal.output import COLUMN_SPACING, create_table
+from console.operations.next_steps import NextStep
+from console.terminal.output import create_table
 from kube.maintenance.blocked_groups import BlockedGroup, group_blocked_pods
 from kube.maintenance.objects import (
     FAILED,
@@ -41,14 +40,14 @@ from kube.maintenance.objects import (
 from kube.text_limits import format_count, truncate
 from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS, STOPS
 
-BAR_WIDTH = 20
-BLOCKED_HEADINGS = ("BLOCKED", "WHY", "BUDGET", "HEALTHY/NEEDED", "SINCE", "WHAT UNBLOCKS IT")
+BAR_WIDTH, OVERVIEW_BAR_WIDTH = 20, 10
+"""Width of a progress bar in a node's details and in the table, which fits into 80 columns."""
 OVERVIEW_COLUMNS = ("NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON")
 WIDE_COLUMNS = ("MAINTENANCE", "REQUESTED BY")
-MIN_REMEDY_WIDTH = 40
-"""Minimum width of the remedy column; a narrower column would break words."""
+MAX_UNBROKEN_NODE_CHARACTERS = 20
+"""Maximum length of node names that the table never wraps; its column REASON takes the remaining width."""
 MAX_NAMED_PODS = 5
-"""Maximum number of pods with the same cause that the list format of `BlockedPodsView` names, except with `-o wide`."""
+"""Maximum number of pods with the same cause that a node's details name, except with `-o wide`."""
 MAX_ROW_REASON_CHARACTERS, MAX_REASON_CHARACTERS = 60, 300
 """Maximum length of a reason in the table and in a node's details, in characters; JSON output has all of it."""
 PHASE_COLORS = {
@@ -60,10 +59,10 @@ ERROR_VERBS = {FAILED: "failed", PHASE_FAILING: "fails", PHASE_WAITING: "waits"}
 DRAIN_EFFECT_COLORS = {MOVES: "green", RESTARTS: "yellow", STOPS: "yellow", BLOCKS: "red"}
 
 
-def render_bar(percent: int) -> Text:
+def render_bar(percent: int, width: int = BAR_WIDTH) -> Text:
     """Build a progress bar with its percentage."""
-    filled = BAR_WIDTH * percent // 100
-    return Text.assemble(("━" * filled, "green"), ("─" * (BAR_WIDTH - filled), "dim"), f" {percent:3d}%")
+    filled = width * percent // 100
+    return Text.assemble(("━" * filled, "green"), ("─" * (width - filled), "dim"), f" {percent:3d}%")
 
 
 def format_line(maintenance: Maintenance) -> str:
@@ -88,22 +87,26 @@ def render_awaited_maintenances(maintenances: Sequence[Maintenance], now: dateti
 def render_overview(maintenances: Sequence[Maintenance], now: datetime, *, is_wide: bool = False) -> RenderableType:
     """Build a table with one row per maintenance, and below it one line per error.
 
-    A wide table also has the name of each maintenance, and the user who requested it.
+    On a narrow terminal, the reasons are cut, because the rows are easier to compare on one line each. A wide table
+    also has the name of each maintenance, and the user who requested it.
     """
     if not maintenances:
         return Text("No maintenances found.")
     wide_columns = WIDE_COLUMNS if is_wide else ()
     table, errors = create_table(*OVERVIEW_COLUMNS, *wide_columns), []
+    longest = max(len(get_node_name(maintenance)) for maintenance in maintenances)
+    for column in table.columns[longest > MAX_UNBROKEN_NODE_CHARACTERS : OVERVIEW_COLUMNS.index("REASON")]:
+        column.no_wrap = True
     for maintenance in maintenances:
         status, phase = get_status(maintenance), get_phase_label(maintenance)
         table.add_row(
             get_node_name(maintenance),
             Text(phase, PHASE_COLORS.get(phase, "")),
-            render_bar(status.get("drainProgress") or 0),
+            render_bar(status.get("drainProgress") or 0, OVERVIEW_BAR_WIDTH),
             str(len(status.get("pendingPods") or [])),
             str(len(status.get("blockedPods") or [])),
             format_age(maintenance["metadata"]["creationTimestamp"], now),
-            Text(_truncate_reason(maintenance, MAX_ROW_REASON_CHARACTERS)),
+            Text(_truncate_reason(maintenance, MAX_ROW_REASON_CHARACTERS), no_wrap=True, overflow="ellipsis"),
             *(_build_wide_cells(maintenance) if is_wide else ()),
         )
         if error := _get_error(maintenance):
@@ -162,7 +165,7 @@ def _render_maintenance(maintenance: Maintenance, now: datetime, *, is_wide: boo
         parts.append(Text(f"Last error: {error}", "red"))
     if status.get("blockedPods"):
         groups = group_blocked_pods(status["blockedPods"], format_full_name(maintenance))
-        parts += [Text(""), BlockedPodsView(groups, now, is_wide=is_wide)]
+        parts += [Text(""), *_render_blocked(groups, now, is_wide=is_wide)]
     parts += _render_pending(status)
     return parts
 
@@ -195,88 +198,69 @@ def _render_pending(status: Mapping[str, Any]) -> list[RenderableType]:
     return [Text(""), Text("PENDING"), *map(Text, unblocked)] if unblocked else []
 
 
-class BlockedPodsView:
-    """The blocked pods by cause, drawn as a table if the terminal is wide enough, otherwise as a few lines per cause.
+def _render_blocked(groups: Iterable[BlockedGroup], now: datetime, *, is_wide: bool) -> list[RenderableType]:
+    """Build the list of blocked pods by cause; a wide list names each pod.
 
-    A table wider than the terminal would wrap names and commands, so that users could not copy them. With `is_wide`, it
-    is a list that names each pod.
+    Each name and each command has its own line, so that users can copy it from a narrow terminal.
     """
-
-    def __init__(self, groups: Sequence[BlockedGroup], now: datetime, *, is_wide: bool) -> None:
-        self._groups, self._is_wide = groups, is_wide
-        self._rows = [_build_blocked_row(group, now) for group in self._groups]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw a table or a list, depending on the available width."""
-        widths = (max(map(cell_len, column)) for column in zip(BLOCKED_HEADINGS[:-1], *self._rows, strict=True))
-        commands = [str(item) for group in self._groups for item in group.remedies if item.command]
-        remedy_width = max([MIN_REMEDY_WIDTH, *map(cell_len, commands)])
-        table_width = sum(width + COLUMN_SPACING for width in widths) + remedy_width
-        has_table = table_width <= options.max_width and not self._is_wide
-        yield self._render_table() if has_table else self._render_list()
-
-    def _render_table(self) -> Table:
-        table = create_table(*BLOCKED_HEADINGS)
-        for column in table.columns[:-1]:
-            column.no_wrap = True
-        for group, cells in zip(self._groups, self._rows, strict=True):
-            table.add_row(*cells, Text("\n".join(group.list_remedies())))
-        return table
-
-    def _render_list(self) -> Group:
-        pairs = zip(self._groups, self._rows, strict=True)
-        max_named = max(len(group.pods) for group in self._groups) if self._is_wide else MAX_NAMED_PODS
-        parts = (part for group, row in pairs for part in _render_blocked_group(group, row, max_named))
-        return Group(Text(BLOCKED_HEADINGS[0], "bold"), *parts)
+    lines = chain.from_iterable(
+        _iter_blocked_lines(group, now, len(group.pods) if is_wide else MAX_NAMED_PODS) for group in groups
+    )
+    return [Text("BLOCKED", "bold"), *(_indent(line, columns) for columns, line in lines)]
 
 
-def _build_blocked_row(group: BlockedGroup, now: datetime) -> tuple[str, ...]:
-    """Return the cells of a cause's row, without the remedies."""
-    since = format_age(group.since, now) if group.since else ""
-    return group.format_pods(), group.reason, group.budget, group.counts, since
-
-
-def _render_blocked_group(group: BlockedGroup, row: Sequence[str], max_named: int) -> Iterator[RenderableType]:
-    """Yield the first pods and, indented below them, why they are blocked and what unblocks them."""
-    _, reason, budget, counts, since = row
-    details = (reason, budget and f"under {budget}", counts and f"{counts} healthy/needed", since and f"for {since}")
-    yield from map(Text, group.pods[:max_named])
+def _iter_blocked_lines(group: BlockedGroup, now: datetime, max_named: int) -> Iterator[tuple[int, str]]:
+    """Yield the lines of one cause, each with its indentation: the cause, the first pods, and what unblocks them."""
+    since = f" for {format_age(group.since, now)}" if group.since else ""
+    yield 2, f"{format_count(len(group.pods), 'pod')}{since}, {group.reason}: {group.message}"
+    yield from ((4, name) for name in group.pods[:max_named])
     if len(group.pods) > max_named:
-        yield Text(f"and {len(group.pods) - max_named} more")
-    yield Padding(Text(", ".join(filter(None, details))), (0, 0, 0, 2))
-    for remedy, line in zip(group.advice, group.list_remedies(), strict=True):
-        yield Padding(Text(f"{remedy.text}:" if remedy.command else line), (0, 0, 0, 2))
+        yield 4, f"and {len(group.pods) - max_named} more"
+    for number, remedy in enumerate(group.remedies):
+        text = remedy.text if number else f"To unblock: {remedy.text}"
+        yield 4, f"{text}:" if remedy.command else text
         if remedy.command:
-            yield Padding(Text(line.removeprefix(f"{remedy.text}: ")), (0, 0, 0, 4))
+            yield 6, remedy.command
+    if group.retry_after:
+        yield 4, f"next attempt at {group.retry_after} UTC"
+
+
+def _indent(line: str, columns: int) -> Padding:
+    return Padding(Text(line, overflow="fold"), (0, 0, 0, columns), expand=False)
 
 
 def render_vmis(reports: Sequence[Mapping[str, Any]], read_error: str) -> list[RenderableType]:
-    """Build an empty line and a table with a row per report (`kube.virtualization.drain_forecast.build_vmi_reports`).
+    """Build an empty line and the list of reports (`kube.virtualization.drain_forecast.build_vmi_reports`).
 
-    Without reports, return an empty list. If `read_error` is not empty, that text replaces the table.
+    Without reports, return an empty list. If `read_error` is not empty, that text replaces the list.
     """
     if read_error:
         return [Text(""), Text(read_error, "red")]
     if not reports:
         return []
-    table = create_table(
-        "VIRTUAL MACHINE", "PHASE", "EVICTION", "RUN STRATEGY", "MIGRATABLE", "DRAIN EFFECT", "MIGRATION"
-    )
-    for report in reports:
-        table.add_row(
-            f"{report['namespace']}/{report['name']}",
-            report["phase"],
-            report["evictionStrategy"] or "–",
-            report["runStrategy"] or "–",
-            Text("yes" if report["migratable"] else f"no: {report['unable']}"),
-            Text.assemble((report["drain"], DRAIN_EFFECT_COLORS[report["drain"]]), f": {report['why']}"),
-            Text(_format_migration(report["migration"])),
-        )
-    return [Text(""), table]
+    parts = (part for report in reports for part in _render_vmi(report))
+    return [Text(""), Text("VIRTUAL MACHINES", "bold"), *parts]
 
 
-def _format_migration(migration: Mapping[str, str] | None) -> str:
-    if migration is None:
-        return ""
+def _render_vmi(report: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield what the drain does with a virtual machine and, indented below it, why."""
+    effect = Text.assemble((report["drain"], DRAIN_EFFECT_COLORS[report["drain"]]), f": {report['why']}")
+    name = f"{report['namespace']}/{report['name']}  {report['phase']}  "
+    yield Padding(Text.assemble(name, effect, overflow="fold"), (0, 0, 0, 2), expand=False)
+    strategies = f"eviction {report['evictionStrategy'] or '–'}, run strategy {report['runStrategy'] or '–'}"
+    yield _indent(f"{strategies}, {'migratable' if report['migratable'] else 'not migratable: ' + report['unable']}", 4)
+    if report["migration"]:
+        yield _indent(f"migration {_format_migration(report['migration'])}", 4)
+
+
+def render_next_steps(steps: Sequence[NextStep]) -> list[RenderableType]:
+    """Build an empty line and what to do next, each command on its own line; return an empty list without steps."""
+    if not steps:
+        return []
+    lines = (line for step in steps for line in (_indent(f"{step.text}:", 2), _indent(step.command, 4)))
+    return [Text(""), Text("NEXT", "bold"), *lines]
+
+
+def _format_migration(migration: Mapping[str, str]) -> str:
     target = f" to {migration['target']}" if migration["target"] else ""
     return f"{migration['phase']}{target}: {migration['name']}"

@@ -7,7 +7,7 @@ error ends the command with the error's own exit status.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -40,7 +40,7 @@ SELECTOR_OPTION = click.option(
 )
 ALL_OPTIONS = (
     click.option("--all", "selects_all", is_flag=True, help="Select all nodes, after a question."),
-    click.option("-y", "--yes", "is_confirmed", is_flag=True, help="Skip the question of --all."),
+    click.option("-y", "--yes", "is_confirmed", is_flag=True, help="Skip the question."),
 )
 
 
@@ -52,7 +52,7 @@ class NodeSelection:
         names: The named nodes, without repetitions.
         selector: A label selector, "" for none.
         selects_all: Whether `--all` is set.
-        is_confirmed: Whether `--yes` is set, so that `--all` asks no question.
+        is_confirmed: Whether `--yes` is set, so that the command asks no question.
     """
 
     names: tuple[str, ...] = ()
@@ -128,13 +128,23 @@ def run_for_nodes(
     In: the verb of the question that `--all` asks, "" to ask none; and whether `-l` and `--all` select only nodes in
     maintenance. Raises `Refusal` if no node is selected, and `NoResult` if the user does not confirm.
     """
-    if selection.is_one_node:
-        return run_with_api(lambda api: operation(api, list(selection.names)))
-    nodes = run_with_api(lambda api: resolve_nodes(api, selection, only_in_maintenance=only_in_maintenance))
+    nodes = select_nodes(selection, only_in_maintenance=only_in_maintenance)
     if question and selection.selects_all and not selection.is_confirmed:
-        shown = ", ".join(nodes[:MAX_NAMES_IN_QUESTION]) + (", ..." if len(nodes) > MAX_NAMES_IN_QUESTION else "")
-        confirm(escape(f"{question} {format_count(len(nodes), 'node')} ({shown})?"), "use --yes, or name the nodes")
+        confirm_nodes(question, nodes)
     return run_with_api(lambda api: operation(api, nodes))
+
+
+def select_nodes(selection: NodeSelection, *, only_in_maintenance: bool = False) -> list[str]:
+    """Return the names of the selected nodes, as `resolve_nodes` does; a single name takes no request."""
+    if selection.is_one_node:
+        return list(selection.names)
+    return run_with_api(lambda api: resolve_nodes(api, selection, only_in_maintenance=only_in_maintenance))
+
+
+def confirm_nodes(verb: str, nodes: Sequence[str], alternative: str = "use --yes, or name the nodes") -> None:
+    """Ask whether to do this with these nodes. Raises `NoResult` with the alternative if the user does not confirm."""
+    shown = ", ".join(nodes[:MAX_NAMES_IN_QUESTION]) + (", ..." if len(nodes) > MAX_NAMES_IN_QUESTION else "")
+    confirm(escape(f"{verb} {format_count(len(nodes), 'node')} ({shown})?"), alternative)
 
 
 async def resolve_nodes(api: Api, selection: NodeSelection, *, only_in_maintenance: bool = False) -> list[str]:

@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from console.operations.descriptions import parse_time_or_age
+from console.terminal.output_templates import JSONPATH, TemplateError, check_template, is_template
 from eventing.endpoints import is_url
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.paths import DEFAULT_NAMESPACE
@@ -35,6 +37,8 @@ SWITCH_VALUES = frozenset((*click.types.BoolParamType.bool_states, *DRY_RUN_VALU
 GROUPS_BY_NAME = {"medik8s": MEDIK8S, "kubevirt": KUBEVIRT}
 AFTER_SWITCH_KEY = "console.arguments_after_switches"
 """Key in click's context: each argument that directly follows a switch → the switch."""
+JSONPATH_FILE = "jsonpath-file="
+TEMPLATE_HELP = "Also jsonpath=TEMPLATE, jsonpath-file=FILE or custom-columns=HEADING:PATH,... as in kubectl."
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 """A function that returns the values that the shell offers for an option or argument."""
 
@@ -135,6 +139,33 @@ class AccountName(NonEmptyText):
         if CONTROL_PATTERN.search(str(value)):
             self.fail("the name of a user or group must not contain control characters", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class OutputFormat(click.Choice[str]):
+    """The value of `--output`: one of the given formats, or a template that selects fields, as in kubectl.
+
+    The template of a file becomes the template itself.
+    """
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the format, or fail with a usage error that names the invalid part of a template."""
+        text = str(value)
+        if text.startswith(JSONPATH_FILE):
+            text = f"{JSONPATH}{self._read_file(text.removeprefix(JSONPATH_FILE), param, ctx)}"
+        if not is_template(text):
+            return super().convert(value, param, ctx)
+        try:
+            check_template(text)
+        except TemplateError as error:
+            self.fail(str(error), param, ctx)
+        return text
+
+    def _read_file(self, path: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return Path(path).read_text(encoding="utf-8").rstrip("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            self.fail(f"cannot read the template {path!r}: {reason}", param, ctx)
 
 
 class Limit(click.ParamType[int]):
@@ -273,13 +304,23 @@ output_option = click.option(
 object_output_option = click.option(
     "-o",
     "--output",
-    type=click.Choice(["table", "wide", "json", "yaml", "name"]),
+    type=OutputFormat(["table", "wide", "json", "yaml", "name"]),
     default="table",
     show_default=True,
     help="Output format: table, wide for more columns, json or yaml for one object, "
-    'or for a list in "items" if the command selects several nodes; name for the names of the objects.',
+    'or for a list in "items" if the command selects several nodes; name for the names of the objects. '
+    f"{TEMPLATE_HELP}",
 )
 """The `--output` of the commands for nodes."""
+template_output_option = click.option(
+    "-o",
+    "--output",
+    type=OutputFormat(["table", "json"]),
+    default="table",
+    show_default=True,
+    help=f"Output format: table, or json for one JSON object. {TEMPLATE_HELP}",
+)
+"""The `--output` of a command that prints one object, which a template may select fields from."""
 watch_option = click.option(
     "-w",
     "--watch",

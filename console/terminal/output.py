@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from console.operations.errors import NoResult
+from console.terminal.output_templates import format_fields, is_template
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -98,8 +99,10 @@ def show_json(value: Any, output: str = "json", *, indent: int | None = 2) -> No
 
 
 def show_object(value: Any, output: str, names: Iterable[str] = ()) -> None:
-    """Print an object as JSON or YAML, or its names with -o name; print nothing if the output format is a text."""
-    if output == "yaml":
+    """Print an object as JSON or YAML, its selected fields, or its names; print nothing if the format is a text."""
+    if is_template(output):
+        click.echo(format_fields(escape_all(value), output), nl=False)
+    elif output == "yaml":
         import yaml  # slow import
 
         click.echo(yaml.safe_dump(value, sort_keys=False), nl=False)  # Like JSON, it escapes all but ASCII characters.
@@ -145,14 +148,17 @@ def show_live(
     """Yield a function that shows the latest state.
 
     On a terminal, the state is redrawn in place. A pipe receives each line that the previous state did not have,
-    with the time if `with_times` is set. A script receives JSON on one line per state, a YAML document per state, or
-    names, which are the lines of `format_text`.
+    with the time if `with_times` is set. A script receives JSON on one line per state, a YAML document per state, the
+    selected fields of each state, or names, which are the lines of `format_text`.
     """
     if output == "json":
         yield lambda state: show_json(state, indent=None)
         return
     if output == "yaml":
         yield _show_yaml_document
+        return
+    if is_template(output):
+        yield lambda state: click.echo(format_fields(escape_all(state), output).removesuffix("\n"))
         return
     console = create_console()
     if output == "name" or not console.is_terminal:

@@ -11,16 +11,16 @@ from rich.table import Table
 from rich.text import Text
 
 from console.operations.maintenance_preview import MAX_NAMED_PODS, MaintenancePreview, NodeCounts
+from console.operations.preview_summary import list_duration_lines, list_vm_lines
 from console.terminal.output import create_table, escape
 from kube.capacity import FITS, NOWHERE, UNKNOWN, Placement
 from kube.evictions.forecast import ADMITS, BLOCKS, IN_TURN, NEVER, RUNS_OUT, BudgetForecast
 from kube.pods import Pod, format_key
 from kube.text_limits import format_count, format_first_names
 from kube.virtualization.drain_forecast import BLOCKS as VMI_BLOCKS
-from kube.virtualization.drain_forecast import build_warnings, describe_moves
+from kube.virtualization.drain_forecast import build_warnings
 
 COUNT_HEADINGS = ("NODE", "STATE", "EVICTED", "IN TURN", "BLOCKED", "ENDING", "STAY", "VMS")
-SECONDS_PER_MINUTE = 60
 
 
 def render_preview(preview: MaintenancePreview, *, verbose: bool) -> RenderableType:
@@ -30,7 +30,7 @@ def render_preview(preview: MaintenancePreview, *, verbose: bool) -> RenderableT
         ("BUDGETS", _iter_budget_lines(preview.forecast.budgets, verbose)),
         ("LOST", _iter_lost_lines(preview, verbose)),
         ("STAY", _iter_staying_lines(preview, verbose)),
-        ("VIRTUAL MACHINES", _iter_vm_lines(preview)),
+        ("VIRTUAL MACHINES", list_vm_lines(preview)),
         ("CAPACITY OF THE OTHER NODES", _iter_capacity_lines(preview, verbose)),
         ("DURATION", _iter_duration_lines(preview)),
     )
@@ -68,7 +68,7 @@ def _render_counts(counts: Sequence[NodeCounts]) -> Table:
 def _render_line(line: str) -> Padding:
     """Build an indented line; each leading space of the text indents it further."""
     text = line.lstrip(" ")
-    return Padding(Text(escape(text)), (0, 0, 0, 2 + len(line) - len(text)))
+    return Padding(Text(escape(text), overflow="fold"), (0, 0, 0, 2 + len(line) - len(text)), expand=False)
 
 
 def _iter_blocked_lines(preview: MaintenancePreview, verbose: bool) -> Iterator[str]:
@@ -126,12 +126,6 @@ def _iter_staying_lines(preview: MaintenancePreview, verbose: bool) -> Iterator[
         yield from (f"  {format_key(pod)}" for pod in pods if verbose)
 
 
-def _iter_vm_lines(preview: MaintenancePreview) -> Iterator[str]:
-    if moves := describe_moves(preview.vmi_reports):
-        yield moves
-    yield from build_warnings(preview.vmi_reports)
-
-
 def _iter_capacity_lines(preview: MaintenancePreview, verbose: bool) -> Iterator[str]:
     if preview.placements is None:
         yield "unknown: the nodes cannot be listed"
@@ -154,19 +148,11 @@ def _iter_reason_lines(verdict: str, placements: Sequence[Placement], verbose: b
 
 
 def _iter_duration_lines(preview: MaintenancePreview) -> Iterator[str]:
+    yield from list_duration_lines(preview)
     if not preview.duration.seconds:
         return
-    yield f"at most {format_seconds(preview.duration.seconds)} by grace periods, for the pods that are not blocked"
     yield f"longest: {preview.duration.reason}"
     if preview.will_block:
         yield "the drain ends only after the blocked pods are unblocked"
     elif preview.forecast.later:
         yield "plus the time until replacements are ready, so that their budget admits the next pods"
-
-
-def format_seconds(seconds: int) -> str:
-    """Return a duration in kubectl's notation, such as `45s`, `2m` or `1h30m`."""
-    minutes, rest = divmod(seconds, SECONDS_PER_MINUTE)
-    hours, minutes = divmod(minutes, SECONDS_PER_MINUTE)
-    parts = ((hours, "h"), (minutes, "m"), (rest, "s"))
-    return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"

@@ -26,7 +26,8 @@ SLOW_SECONDS = 1.0
 MAX_INDENT_DEPTH = 12
 """Depth below which events are not indented further."""
 TYPE_WIDTH, DELAY_WIDTH = 40, 10
-HEADINGS = ("TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS")
+Row = tuple[str, ...]
+HEADINGS: Row = ("TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS")
 
 
 def format_trees(trees: Sequence[Tree]) -> Iterator[str]:
@@ -46,6 +47,11 @@ def format_trees(trees: Sequence[Tree]) -> Iterator[str]:
                 yield _format_idle_ticks([branch for _, branch in depths_and_branches], start)
             else:
                 yield from (_format_branch(depth, branch, start) for depth, branch in depths_and_branches)
+
+
+def is_idle_tick(entry: Entry, now: datetime) -> bool:
+    """Return whether the event is from a tick that changed nothing, and no function is missing."""
+    return entry.is_idle_tick and not find_missing_functions(entry, now)
 
 
 def _is_idle(branch: Branch) -> bool:
@@ -141,16 +147,23 @@ def _format_dead_letter(dead_letter: DeadLetter) -> str:
 
 def format_table(entries: Iterable[Entry], now: datetime) -> Iterator[str]:
     """Yield a heading and a row for each event, or a single line if no event was found."""
-    rows = [HEADINGS, *(_build_row(entry, now) for entry in entries)]
-    if len(rows) == 1:
-        yield "No events found."
-        return
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS) - 1)]
+    rows = [HEADINGS, *(build_row(entry, now) for entry in entries)]
+    yield from format_rows(rows, measure_columns(rows)) if len(rows) > 1 else ["No events found."]
+
+
+def measure_columns(rows: Sequence[Row]) -> list[int]:
+    """Return the widths of all columns of the table except the last."""
+    return [max(len(row[column]) for row in rows) for column in range(len(HEADINGS) - 1)]
+
+
+def format_rows(rows: Iterable[Row], widths: Sequence[int]) -> Iterator[str]:
+    """Yield a line for each row of the table."""
     for row in rows:
         yield "   ".join([*(f"{text:{width}}" for text, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
 
 
-def _build_row(entry: Entry, now: datetime) -> tuple[str, ...]:
+def build_row(entry: Entry, now: datetime) -> Row:
+    """Return the cells of an event's row in the table."""
     if entry.dead_letter:
         outcomes = [_format_dead_letter(entry.dead_letter)]
     else:

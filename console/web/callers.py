@@ -11,7 +11,7 @@ The console starts in one of three modes:
   know. The console asks the API server what the user may do. It then impersonates the user if its account may do so;
   otherwise it acts under its own account.
 
-Touches: subjectaccessreviews create; nodes get; pods get, list; poddisruptionbudgets get;
+Touches: subjectaccessreviews create; nodes get; pods get, list; poddisruptionbudgets get, list; daemonsets get;
 nodemaintenances get, list, create, patch, delete; requesters assert;
 mutexrunconfigs get, list; mutexrules get; mutextargets get; virtualmachines get; virtualmachineinstances get;
 virtualmachineinstancemigrations list; kubevirts list; configmaps list; hyperconvergeds list.
@@ -27,7 +27,7 @@ from ipaddress import ip_address, ip_network
 
 from flask import Request
 
-from console.operations.drain_preview import NodeVmis, read_vmis
+from console.operations.node_vmis import NodeVmis, read_vmis
 from kube.client.access_reviews import Permission, build_forbidden_error, is_allowed, whoami
 from kube.client.api import Api, gather_all
 from kube.client.api_errors import Denied
@@ -55,6 +55,12 @@ READ_CPU_LABELS = (
     *(Permission("list", "hyperconvergeds", "hco.kubevirt.io"), Permission("list", "kubevirts", "kubevirt.io")),
 )
 """Permissions to read the CPU labels of all nodes, and what determines them."""
+PREVIEW_RIGHTS = (
+    Permission("list", "pods"),
+    Permission("list", "poddisruptionbudgets", "policy"),
+    Permission("get", "daemonsets", "apps"),
+)
+"""Permissions to preview a maintenance, without its virtual machines."""
 AUTHENTICATED_GROUP = "system:authenticated"
 """Group of all users that the API server authenticates; the proxy does not send it."""
 SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"

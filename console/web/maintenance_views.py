@@ -17,9 +17,14 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from console.operations import maintenance_actions
 from console.operations.errors import OperationError, Refusal
+from console.operations.maintenance_preview import preview_maintenance
+from console.operations.node_vmis import omit_vmis
+from console.operations.preview_snapshot import ReadNodeVmis
+from console.operations.preview_summary import summarize_preview
 from console.web.audit import ActionOutcome, create_outcome_writer, get_http_status
 from console.web.callers import (
     NEW_MAINTENANCE_GROUP,
+    PREVIEW_RIGHTS,
     Caller,
     list_maintenance_rights,
     list_start_rights,
@@ -33,6 +38,7 @@ from kube.client.api import Api, gather_all
 from kube.client.api_errors import ApiError
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import get_node_name
+from kube.pods import DEFAULT_DRAIN_OPTIONS
 from kube.text_limits import format_first_names
 
 MAX_REASON_CHARACTERS = 1000
@@ -62,7 +68,7 @@ class Actor:
 
 @dataclass(frozen=True)
 class NodePreview:
-    """The preview of a new maintenance for one node: the warnings, or the API server's refusal."""
+    """What the API server responds to a new maintenance of one node: warnings, or a refusal."""
 
     warnings: Sequence[str] = ()
     refusal: Refusal | None = None
@@ -105,47 +111,68 @@ class MaintenanceViews:
         refusals = {name: refusal for name in names if (refusal := _find_refusal(state, action, name))}
         offered = [name for name in names if name not in refusals]
         previews = self._preview_nodes(offered[:MAX_PREVIEWED_NODES]) if action == START else {}
-        refusals |= {name: preview.refusal for name, preview in previews.items() if preview.refusal}
+        refusals |= {name: item.refusal for name, item in previews.items() if item.refusal}
         accepted = [name for name in offered if name not in refusals]
         if not accepted:
             raise next(iter(refusals.values()))
+        preview = self._summarize_preview([name for name in previews if name in accepted])
         shown_maintenances = (item for item in state.maintenances if get_node_name(item) in accepted)
         page = render_template(
             "confirm.html",
             **{"action": action, "verb": VERBS[action], "user": user, "at": _get_form_fields().get("at", "")},
             **{"names": accepted, "refusals": [*refusals.values()], "max_reason_characters": MAX_REASON_CHARACTERS},
-            warnings={name: preview.warnings for name, preview in previews.items() if preview.warnings},
+            warnings={name: item.warnings for name, item in previews.items() if item.warnings},
+            preview=[line for line in preview if not any(line in item.warnings for item in previews.values())],
             not_previewed=len(offered) - len(previews) if action == START else 0,
             uids=[maintenance["metadata"]["uid"] for maintenance in shown_maintenances],
         )
         return make_response(page)
 
     def _preview_nodes(self, names: list[str]) -> dict[str, NodePreview]:
-        """Return the preview for each node."""
-        caller, has_vms = self._context.get_caller(), self._context.has_vms()
-        calls = (self._preview_node(caller, name, has_vms=has_vms) for name in names)
+        """Return the API server's response for each node."""
+        caller = self._context.get_caller()
+        calls = (self._preview_node(caller, name) for name in names)
         previews = self._context.client.gather_all(*calls)
         return dict(zip(names, previews, strict=True))
 
-    async def _preview_node(self, caller: Caller, name: str, *, has_vms: bool) -> NodePreview:
-        """Preview one node, with its virtual machines; if a request fails, a warning gives the reason."""
+    def _summarize_preview(self, names: Sequence[str]) -> list[str]:
+        """Return the lines of the preview of these nodes, judged together, or the reason why there is none."""
+        if not names:
+            return []
+        caller = self._context.get_caller()
+        read_node_vmis = caller.read_vmis if self._context.has_vms() else omit_vmis
         try:
-            warnings = await _get_warnings_or_error(name, self._list_warnings(caller, name))
+            return self._context.client.run(_summarize_preview(caller, names, read_node_vmis))
+        except (ApiError, OperationError) as error:
+            return [f"cannot preview the pods: {error.message}"]
+
+    async def _preview_node(self, caller: Caller, name: str) -> NodePreview:
+        """Ask the API server about one node; if the request fails, a warning gives the reason."""
+        try:
+            return NodePreview(await _get_warnings_or_error(name, self._list_warnings(caller, name)))
         except Refusal as refusal:
             return NodePreview(refusal=refusal)
-        vmi_lines = await _get_warnings_or_error(name, _preview_vmis(caller, name)) if has_vms else []
-        return NodePreview(list(dict.fromkeys([*warnings, *vmi_lines])))
 
     async def _list_warnings(self, caller: Caller, name: str) -> list[str]:
         await caller.require(list_start_rights(self._context.watcher.get_state(0).groups))
         return await maintenance_actions.preview_creation(await caller.get_api(), NEW_MAINTENANCE_GROUP, name)
 
 
-async def _preview_vmis(caller: Caller, node: str) -> list[str]:
-    """Preview the effect of a maintenance on the virtual machines: first warnings, then a line about migrations."""
-    node_vmis = await caller.read_vmis(node)
-    moves = node_vmis.describe_moves(NEW_MAINTENANCE_GROUP)
-    return [*node_vmis.list_warnings(NEW_MAINTENANCE_GROUP), *([moves] if moves else [])]
+async def _summarize_preview(caller: Caller, names: Sequence[str], read_node_vmis: ReadNodeVmis) -> list[str]:
+    """Preview a maintenance of these nodes: first warnings, then what happens to the pods and virtual machines.
+
+    The capacity of the other nodes is not judged, because that requires a list of all pods in the cluster.
+    """
+    await caller.require(PREVIEW_RIGHTS)
+    preview = await preview_maintenance(
+        await caller.get_api(),
+        names,
+        DEFAULT_DRAIN_OPTIONS,
+        NEW_MAINTENANCE_GROUP,
+        read_node_vmis=read_node_vmis,
+        reads_other_nodes=False,
+    )
+    return [*preview.warnings, *summarize_preview(preview)]
 
 
 def _parse_nodes() -> list[str]:

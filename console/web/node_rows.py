@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from console.operations.blocked_pods import group_blocked_pods
 from console.operations.descriptions import (
     PHASE_CORDONING,
     PHASE_FAILING,
     find_separate_error,
     get_phase_label,
 )
+from kube.maintenance.blocked_groups import group_blocked_pods
 from kube.maintenance.objects import (
     FAILED,
     RUNNING,

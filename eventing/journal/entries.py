@@ -16,7 +16,7 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing.dead_letters import DeadLetter, parse_dead_letter
-from eventing.events import ATTEMPTS_MADE, FAILURE_TYPES, RESYNC_SOURCE, SOURCE_PREFIX
+from eventing.events import ATTEMPTS_MADE, FAILURE_TYPES, RESYNC_SOURCE, SOURCE_PREFIX, TICK
 from eventing.extensions import EXTENSION_OF_KIND
 from eventing.http_binding import BadEvent
 from kube.text_limits import truncate
@@ -139,13 +139,18 @@ class Entry:
 
     @property
     def is_idle_tick(self) -> bool:
-        """Return whether a tick emitted the event, and each function that received it had nothing to do.
+        """Return whether the event is a tick, or emitted by one, and no function responded with an event or an error.
 
-        While a drain is blocked, there is such an event every 15 seconds.
+        There are such events every 15 seconds, whether or not a drain is blocked.
         """
         attempts = [attempt for attempt in self.attempts if not attempt.replay]
-        is_from_tick = self.event.get_source() == RESYNC_SOURCE and self.dead_letter is None
-        return is_from_tick and bool(attempts) and not any(item.replies or item.step_failed for item in attempts)
+        is_done = bool(attempts) and not any(item.replies or item.step_failed for item in attempts)
+        return self.is_from_tick and is_done and self.dead_letter is None
+
+    @property
+    def is_from_tick(self) -> bool:
+        """Return whether the event is a tick, or `resync` emitted it because of one."""
+        return self.event.get_type() == TICK or self.event.get_source() == RESYNC_SOURCE
 
     @property
     def dead_letter(self) -> DeadLetter | None:

@@ -4,10 +4,14 @@ The step creates the budget when the VirtualMachineInstance appears. It deletes 
 the instance's eviction strategy changes. If KubeVirt is installed, KubeVirt creates its own budgets. As soon as
 KubeVirt's budget exists, the step deletes its own budget (DRN-10) and annotates KubeVirt's instead.
 
+A drain shuts all other instances down. If the run strategy of such a VirtualMachine is unknown, so that nothing starts
+it again, the step records an Event on it (OSV-3).
+
 In: `node.tainted`; a PingSource tick; an added or updated VirtualMachineInstance, an added, updated or deleted
 VirtualMachineInstanceMigration, by reference. Out: `virt_launchers.wait_changed`.
-Touches: virtualmachineinstances list; virtualmachineinstancemigrations list; kubevirts list; nodes get, list;
-poddisruptionbudgets list, create, patch, delete; nodemaintenances list; events create; leases get in medik8s-leases.
+Touches: virtualmachineinstances list; virtualmachines get; virtualmachineinstancemigrations list; kubevirts list;
+nodes get, list; poddisruptionbudgets list, create, patch, delete; nodemaintenances list; events create;
+leases get in medik8s-leases.
 """
 
 from __future__ import annotations
@@ -38,10 +42,12 @@ from kube.kubernetes_events import EventNotice
 from kube.paths import Object, build_events_path
 from kube.virtualization import lookup
 from kube.virtualization import virt_launcher_budgets as budgets
+from kube.virtualization.drain_forecast import explain_unknown_strategy
 from kube.virtualization.evacuation import MIGRATION_FAILED, NOT_MIGRATABLE, MigrationSlots, Wait
 from kube.virtualization.vmis import (
     API_VERSION,
     HINT_KINDS,
+    VM_KIND,
     VMI_KIND,
     Resource,
     get_key,
@@ -51,6 +57,8 @@ from kube.virtualization.vmis import (
 
 WARNING_REASONS = (NOT_MIGRATABLE, MIGRATION_FAILED)
 """Reasons for which an Event is recorded on the VMI."""
+UNKNOWN_RUN_STRATEGY = "UnknownRunStrategy"
+"""Reason of the Event on a VirtualMachine that nothing starts again."""
 BudgetsByVmi = Mapping[budgets.VmiUidKey, Budget]
 """Existing budgets by the VMI that they protect (namespace and uid)."""
 TASK_ROTATION = RoundRobin()
@@ -134,6 +142,8 @@ def protect(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
         return []
     writer = BudgetWriter()
     changed = _run_tasks(_plan_tasks(own_budgets, vmis, client), writer)
+    if has_seconds_left(RESERVED_SECONDS):
+        _record_unknown_strategies(vmis, client)
     if writer.unanswered and not changed:
         raise Retry(f"no response to writes: {', '.join(writer.unanswered[:MAX_NAMED_PATHS])}")
     return [reply for node in sorted(changed) for reply in _build_wait_changed(event, node, client)]
@@ -217,6 +227,24 @@ def _record_wait(vmi: Resource, wait: Wait, client: SyncClient) -> None:
     message = f'node "{wait.node}" is being drained: {wait.message}'
     notice = EventNotice.from_object(vmi, API_VERSION, VMI_KIND, wait.reason, message)
     client.run(EVENT_RECORDER.record(client.api, [notice]))
+
+
+def _record_unknown_strategies(vmis: Iterable[Object], client: SyncClient) -> None:
+    """Record an Event on each VirtualMachine that is shut down by a drain and has an unknown run strategy.
+
+    A failed read is only logged, because the Event must not prevent the work on budgets; a later pass reads again.
+    """
+    try:
+        stopping = client.run(lookup.read_vms_to_stop(client.api, vmis))
+    except ApiError as error:
+        log.warning("cannot read the run strategies of virtual machines: %s", error.message)
+        return
+    notices = [
+        EventNotice.from_object(vm, API_VERSION, VM_KIND, UNKNOWN_RUN_STRATEGY, message)
+        for vm, node in stopping
+        if (message := explain_unknown_strategy(vm, node))
+    ]
+    client.run(EVENT_RECORDER.record(client.api, notices))
 
 
 def _create_budget(vmi: Resource, wait: Wait | None, client: SyncClient, writer: BudgetWriter) -> set[str]:

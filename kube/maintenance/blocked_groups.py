@@ -80,11 +80,6 @@ class BlockedGroup:
         """Return the first names, and the number of the other pods."""
         return format_first_names(self.pods, max_named)
 
-    def list_remedies(self) -> list[str]:
-        """Return the advice, each part as one line; the last line also has the time of the next attempt."""
-        *lines, last = map(str, self.advice)
-        return [*lines, f"{last}; next attempt at {self.retry_after} UTC" if self.retry_after else last]
-
 
 def group_blocked_pods(blocked_pods: Iterable[BlockedPodEntry], maintenance_name: str = "") -> list[BlockedGroup]:
     """Return one group per cause, the groups with the most pods first.

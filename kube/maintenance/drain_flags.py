@@ -25,6 +25,7 @@ from kube.pods import (
     format_key,
     get_uid,
     is_daemonset_pod,
+    is_mirror_pod,
     is_terminating,
 )
 from kube.selectors import matches, parse_selector
@@ -35,6 +36,8 @@ POD_SELECTOR = "PodSelector"
 """Reasons of blocked pods: the flag that would let the pod leave, or the invalid selector."""
 UNSELECTED_MESSAGE, SKIPPED_MESSAGE = "not selected", "terminating for longer than skipWaitForDeleteTimeoutSeconds"
 """Reasons why a drain does not cover a pod."""
+STATIC_POD_REASON, DAEMON_SET_REASON = "static pod", "pod of a DaemonSet"
+"""Reasons why a pod stays regardless of the flags."""
 REMEDIES = {
     IGNORE_DAEMONSETS: "its DaemonSet would recreate it on this node immediately: set spec.drain.ignoreDaemonSets, "
     "or exclude the node from the DaemonSet",
@@ -88,6 +91,19 @@ def get_exclusion_reason(pod: Pod, options: DrainOptions, now: datetime) -> str:
     if not _is_selected(options, pod):
         return UNSELECTED_MESSAGE
     return SKIPPED_MESSAGE if _is_skipped(pod, options, now) else ""
+
+
+def explain_ignored_pods(
+    pods: Iterable[Pod], classification: PodClassification, options: DrainOptions, now: datetime
+) -> list[tuple[Pod, str]]:
+    """Return the pods that do not leave, each with the reason."""
+    leaving_uids = {get_uid(pod) for pod in classification.leaving}
+    ignored = [pod for pod in pods if get_uid(pod) not in leaving_uids]
+    reasons = (
+        STATIC_POD_REASON if is_mirror_pod(pod) else get_exclusion_reason(pod, options, now) or DAEMON_SET_REASON
+        for pod in ignored
+    )
+    return list(zip(ignored, reasons, strict=True))
 
 
 def _is_selected(options: DrainOptions, pod: Pod) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from kube.paths import Object
+from kube.pods import get_uid
 from kube.text_limits import format_count, format_first_names, truncate
 from kube.virtualization.kubevirt_evacuation import TAINT_FIELD, get_drain_taint_key, get_eviction_strategy
 from kube.virtualization.vmis import (
@@ -34,6 +35,8 @@ MOVES, RESTARTS, STOPS, BLOCKS = "moves", "restarts", "stops", "blocks"
 """
 RESTARTING_STRATEGIES = ("Always", "Running", "RerunOnFailure")
 """Run strategies with which KubeVirt restarts a virtual machine; the specification calls one `Running` (C15)."""
+KNOWN_STRATEGIES = (*RESTARTING_STRATEGIES, "Manual", "Halted", "Once", "WaitAsReceiver")
+"""KubeVirt's run strategies; with any other value, a virtual machine stays shut down (OSV-3)."""
 MAX_REASON_CHARACTERS = 256
 """Maximum length of a condition's message, in characters."""
 MAX_NAMED_VMS = 3
@@ -72,6 +75,18 @@ def get_run_strategy(vm: Resource | None) -> str:
     return str(spec.get("runStrategy") or ("Always" if spec.get("running") else "Halted"))
 
 
+def explain_unknown_strategy(vm: Resource, node: str) -> str:
+    """Return why nothing starts the VirtualMachine again after a drain of the node, "" if its run strategy is known."""
+    strategy = get_run_strategy(vm)
+    if strategy in KNOWN_STRATEGIES:
+        return ""
+    return (
+        f'node "{node}" is being drained: spec.runStrategy is "{truncate(strategy, MAX_REASON_CHARACTERS)}", '
+        "which is not a run strategy, so nothing starts the virtual machine again after its shutdown: "
+        "set it to Always, RerunOnFailure or Manual"
+    )
+
+
 def forecast_drain(vmi: Resource, vm: Resource | None, kubevirt: Resource | None = None) -> DrainForecast:
     """Forecast what a drain does with this VMI.
 
@@ -95,6 +110,13 @@ def forecast_drain(vmi: Resource, vm: Resource | None, kubevirt: Resource | None
 def get_launched_vmi_key(pod: Resource) -> tuple[str, str] | None:
     """Return the namespace and name of the VMI whose virt-launcher pod this is; None for any other pod."""
     return _get_owner_key(pod, VMI_KIND)
+
+
+def map_launcher_pods(pods: Iterable[Resource], vmi_reports: Iterable[Object]) -> dict[str, tuple[str, str]]:
+    """Return pod uid → namespace and name of the VMI, for the virt-launcher pods of the reported VMIs."""
+    reported_keys = {(report["namespace"], report["name"]) for report in vmi_reports}
+    key_by_uid = {get_uid(pod): get_launched_vmi_key(pod) for pod in pods}
+    return {uid: key for uid, key in key_by_uid.items() if key in reported_keys}
 
 
 def get_owner_vm_key(vmi: Resource) -> tuple[str, str] | None:

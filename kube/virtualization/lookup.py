@@ -99,6 +99,16 @@ async def read_kubevirt_waits(api: Api, kubevirt: Resource, vmis: list[Object]) 
     return find_waits(await list_vmis(api), migrations, drained, kubevirt)
 
 
+async def read_vms_to_stop(api: Api, vmis: Iterable[Object]) -> list[tuple[Resource, str]]:
+    """Return the VirtualMachines that drains shut down instead of migrating them, each with its node."""
+    owned = [vmi for vmi in vmis if get_owner_vm_key(vmi) and not requests_live_migration(vmi)]
+    drained = await _read_draining_nodes(api, owned)
+    nodes_by_vm = {get_owner_vm_key(vmi): get_node_name(vmi) for vmi in owned if get_node_name(vmi) in drained}
+    keys = [key for key in nodes_by_vm if key]
+    vms = await gather_all(*(get_or_none(api.get(build_vm_path(*key))) for key in keys))
+    return [(vm, nodes_by_vm[key]) for key, vm in zip(keys, vms, strict=True) if vm is not None]
+
+
 async def _read_draining_nodes(api: Api, vmis: Iterable[Object]) -> dict[str, Node]:
     """Return the nodes of these VMIs that carry a drain taint, by name."""
     names = {get_node_name(vmi) for vmi in vmis} - {""}

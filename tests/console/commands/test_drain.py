@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from console.operations import manual_drain
+from kube.budgets import CREATED_BY_LABEL
 from kube.client.api import JSON_PATCH
 from kube.evictions import executor
 from kube.maintenance.groups import MEDIK8S
 from kube.nodes import build_cordon_patch, build_node_path, build_taint_patch, has_maintenance_label, is_tainted
+from kube.virtualization.virt_launcher_budgets import VMI_UID_LABEL
 from localcluster.cluster import LocalCluster
 from localcluster.http_receiver import ReceivedRequest, Response
 from tests.console.commands.workload_objects import (
@@ -278,6 +280,32 @@ def test_eviction_denied_after_end_of_batch_is_reported_and_retried(
     (message,) = [line for line in result.stdout.splitlines() if line.startswith("waiting to evict pod ")]
     assert message.endswith("denied the request: not today")
     assert result.stdout.count(f"evicting pod default/bare-{node_name}") == len(webhook_requests) == 2
+
+
+@proves("OSV-1")
+def test_drain_without_kubevirt_reports_vms_that_it_cannot_migrate(
+    installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
+) -> None:
+    """Check that `drain` ends with an error for a VM that only a maintenance migrates, after it has evicted the others.
+
+    `protect` creates such a budget only if no KubeVirt migrates the virtual machines.
+    """
+    create_pods(installed_cluster, node_name, "bare")
+    labels = {CREATED_BY_LABEL: f"uid-{node_name}", "kubevirt.io": "virt-launcher"}
+    create_and_wait(installed_cluster, build_pod(f"launcher-{node_name}", node_name, labels=labels))
+    budget = build_budget(f"launcher-uid-{node_name}", node_name, None, minAvailable=100)
+    budget["metadata"]["labels"] |= {VMI_UID_LABEL: f"uid-{node_name}"}
+    budget["spec"]["selector"] = {"matchLabels": {CREATED_BY_LABEL: f"uid-{node_name}"}}
+    create_and_wait(installed_cluster, budget)
+
+    result = run_command("drain", node_name, "--force", "--timeout=20s")
+
+    assert result.exit_code == 1
+    assert f"pod default/bare-{node_name} is gone" in result.stdout
+    assert f"cannot evict these pods: default/launcher-{node_name}: " in result.stderr
+    assert "this command cannot migrate virtual machines, because the cluster has no KubeVirt" in result.stderr
+    assert f"run kubectl maintenance start {node_name}" in result.stderr
+    assert [pod["metadata"]["name"] for pod in list_pods(installed_cluster, node_name)] == [f"launcher-{node_name}"]
 
 
 def test_drain_waits_until_evicted_pods_are_gone(

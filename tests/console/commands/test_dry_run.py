@@ -57,7 +57,8 @@ def test_dry_run_lists_evictable_blocked_and_ignored_pods(
     result = run_command("start", node_name, "--dry-run", "--delete-emptydir-data=false")
 
     assert result.exit_code == 0, result.output
-    evicted_line, *blocked_lines, daemon_line, static_line, summary_line = result.stdout.splitlines()
+    evicted_line, *blocked_lines, daemon_line, static_line, counts_line = result.stdout.splitlines()[:7]
+    *_, last_line = result.stdout.splitlines()
     assert evicted_line == f"would evict pod default/bare-{node_name}"
     assert blocked_lines[0].startswith(
         f"would not evict pod default/local-{node_name} now: its emptyDir data would be lost: "
@@ -69,10 +70,34 @@ def test_dry_run_lists_evictable_blocked_and_ignored_pods(
     assert daemon_line.startswith(f"would ignore pod default/daemonset-{node_name}-")
     assert daemon_line.endswith(": pod of a DaemonSet")
     assert static_line == f"would ignore pod default/static-{node_name}: static pod"
-    assert summary_line == f"nodemaintenance.nodemaintenance.medik8s.io/{node_name} would be created"
+    assert counts_line == "1 pod leaves now, 3 pods are blocked, 2 pods stay on the node"
+    assert f"2 pods will block the drain: budget keep-{node_name} needs 2 healthy pods and has 2: " in result.stderr
+    assert last_line == f"nodemaintenance.nodemaintenance.medik8s.io/{node_name} would be created"
     assert len(list_pods(installed_cluster, node_name)) == 6
     assert not is_cordoned(installed_cluster, node_name)
     assert installed_cluster.get_client().list(MEDIK8S.path, field_selector=f"spec.nodeName={node_name}")["items"] == []
+
+
+def test_dry_run_of_several_nodes_judges_them_together(
+    installed_cluster: LocalCluster, run_command: RunCommand, create_node: CreateNode
+) -> None:
+    """NMO-6: A budget that admits one pod on each of two nodes admits the second one only in turn."""
+    nodes = [create_node(), create_node()]
+    labels = {"shared": nodes[0]}
+    for node in nodes:
+        create_and_wait(installed_cluster, build_controller("ReplicaSet", node, labels, replicas=1))
+    budget = build_budget(f"shared-{nodes[0]}", nodes[0], None, minAvailable=1)
+    budget["spec"]["selector"] = {"matchLabels": labels}
+    create_and_wait(installed_cluster, budget)
+
+    lines = run_command("start", *nodes, "--dry-run").stdout.splitlines()
+    items = json.loads(run_command("start", *nodes, "--dry-run", "-o", "json").stdout)["items"]
+
+    assert lines[0].startswith("would evict pod default/replicaset-")
+    assert lines[1].endswith(" in turn, when its budget allows it again")
+    assert lines[2] == "1 pod leaves now, 1 pod leaves in turn"
+    assert [len(item["evicted"]) + len(item["later"]) for item in items] == [1, 1]
+    assert [item["blockedPods"] for item in items] == [[], []]
 
 
 def test_json_output_of_dry_run_contains_maintenance_and_pods(
@@ -141,7 +166,9 @@ def test_dry_runs_of_start_and_drain_print_same_lines(
     """
     create_pods(installed_cluster, node_name)
 
-    start_lines = run_command("start", node_name, "--dry-run").stdout.splitlines()[:-1]
+    start_lines = [
+        line for line in run_command("start", node_name, "--dry-run").stdout.splitlines() if is_pod_line(line)
+    ]
     drain_result = run_command(
         "drain", node_name, "--dry-run", "--force", "--ignore-daemonsets", "--delete-emptydir-data"
     )
@@ -150,6 +177,11 @@ def test_dry_runs_of_start_and_drain_print_same_lines(
     assert lines == [line for line in start_lines if "static" not in line]
     assert last_line == f"node/{node_name} would be drained"
     assert not is_cordoned(installed_cluster, node_name)
+
+
+def is_pod_line(line: str) -> bool:
+    """Return whether a dry run's line is about one pod."""
+    return line.startswith("would ") and " pod " in line
 
 
 def test_pods_outside_selector_stay_and_selector_without_match_causes_warning(
@@ -229,18 +261,27 @@ def lacks_permission(cluster: LocalCluster, verb: str, resource: str) -> bool:
 
 
 @proves("X-6")
-def test_dry_run_without_permission_to_list_daemonsets_and_budgets_prints_warnings(
+def test_dry_run_without_permission_to_read_daemonsets_or_budgets_prints_warnings(
     served_cluster: LocalCluster, run_command: RunCommand, node_name: str, maintainer_without_pod_access: str
 ) -> None:
-    """Check that the dry run of a user who may list only pods lists the pods, and warns twice."""
+    """Check the dry run of a user who may not read DaemonSets, and of one who may not list budgets either.
+
+    Without DaemonSets, there is a warning. Without budgets, a preview would be wrong, so there is only a warning.
+    """
     create_pods(served_cluster, node_name)
 
     with grant_temporary_permissions(served_cluster, "lister", "list pods"):
         result = run_command("start", node_name, "--dry-run", user=maintainer_without_pod_access)
+        with grant_temporary_permissions(served_cluster, "budget-lister", "list poddisruptionbudgets"):
+            budget_result = run_command("start", node_name, "--dry-run", user=maintainer_without_pod_access)
 
-    assert "Warning: cannot read DaemonSets, so the preview assumes that all of them exist: " in result.stderr
-    assert "Warning: cannot list disruption budgets, so the preview ignores them: " in result.stderr
-    assert [line.split()[1] for line in result.stdout.splitlines()[:-1]] == ["evict"] * 4 + ["ignore"] * 2
+    assert "Warning: cannot preview the maintenance: poddisruptionbudgets.policy is forbidden" in result.stderr
+    assert result.stdout == f"nodemaintenance.nodemaintenance.medik8s.io/{node_name} would be created\n"
+    assert "Warning: cannot read DaemonSets, so the preview assumes that all of them exist: " in budget_result.stderr
+    pod_lines = filter(is_pod_line, budget_result.stdout.splitlines())
+    assert [" ".join(line.split()[1:3]) for line in pod_lines] == (
+        ["evict pod"] * 2 + ["not evict"] * 2 + ["ignore pod"] * 2
+    )
 
 
 @proves("X-6")
@@ -251,6 +292,6 @@ def test_dry_run_without_permission_to_list_pods_prints_warning(
     result = run_command("start", node_name, "--dry-run", user=maintainer_without_pod_access)
 
     assert result.exit_code == 0, result.output
-    assert f'Warning: cannot list the pods of node "{node_name}": ' in result.stderr
+    assert "Warning: cannot preview the maintenance: " in result.stderr
     assert 'cannot list resource "pods"' in result.stderr
     assert result.stdout == f"nodemaintenance.nodemaintenance.medik8s.io/{node_name} would be created\n"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
@@ -18,6 +21,7 @@ from eventing import events
 from eventing.events import ObjectReference, build_event
 from eventing.http_binding import encode_structured
 from eventing.journal.store import Attempt, Journal
+from tests.console.conftest import ROOT
 
 MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
 START_TIME = datetime.now(timezone.utc) - timedelta(hours=1)
@@ -180,7 +184,7 @@ def test_slow_and_missing_attempts_are_highlighted(run_events: RunEvents) -> Non
 
 def test_table_has_one_row_per_event(run_events: RunEvents) -> None:
     """Check that the table has one row for each event, with the event ID that `replay` accepts."""
-    heading, *rows = run_events().stdout.splitlines()
+    heading, *rows = run_events("--ticks").stdout.splitlines()
 
     assert heading.split() == ["TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS"]
     assert len(rows) == 5
@@ -233,9 +237,54 @@ def test_json_output_is_one_indented_list(run_events: RunEvents) -> None:
         assert output == json.dumps(json.loads(output), indent=2) + "\n"
 
 
+def test_table_omits_ticks_that_changed_nothing(run_events: RunEvents) -> None:
+    """Check that the table omits an idle tick and reports that, unless the user asks for ticks."""
+    result, tick_result = run_events(), run_events("--type", events.TICK)
+
+    assert len(result.stdout.splitlines()) == 5
+    assert TICK.get_id() not in [row.split()[-1] for row in result.stdout.splitlines()]
+    assert result.stderr == "1 tick that changed nothing is not shown: see --ticks.\n"
+    assert len(run_events("--ticks").stdout.splitlines()) == 6
+    assert len(tick_result.stdout.splitlines()) == 2
+    assert len(get_event_ids(run_events("-o", "json"))) == 5
+
+
+def test_follow_shows_events_as_they_arrive(run_events: RunEvents, journal_url: str) -> None:
+    """Check that `--follow` shows a new event, shows it again with its attempt, and omits an idle tick.
+
+    The arrival is in the future, so that no function counts as missing however slow the machine is.
+    """
+    command = [sys.executable, "-m", "console.cli", "events", "--journal", journal_url, "--follow"]
+    drained = build_event(events.NODE_DRAINED, "evict", MAINTENANCE, "node-1", seed="drained")
+    tick = CloudEvent({"id": "tick-2", "source": "/ping", "type": events.TICK}, {})
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process,
+        closing(Journal(journal_url)) as journal,
+    ):
+        assert process.stdout
+        first_lines = [process.stdout.readline() for _ in range(5)]
+        arrived = datetime.now(timezone.utc) + timedelta(minutes=5)
+        journal.write_events([(tick, arrived), (drained, arrived)])
+        new_line = process.stdout.readline()
+        journal.write_attempts(
+            [
+                Attempt("/ping", "tick-2", "resync", START_TIME, 0.01, 204),
+                Attempt(drained.get_source(), drained.get_id(), "status", START_TIME, 0.02, 200),
+            ]
+        )
+        repeated_line = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+
+    assert first_lines[0].split() == ["TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS"]
+    assert new_line.split()[2:] == ["node.drained", "node-1", "nm", drained.get_id()]
+    assert repeated_line.split()[2:] == ["node.drained", "node-1", "nm", drained.get_id(), "status", "20", "ms"]
+    assert (process.returncode, errors) == (130, "")
+
+
 def test_truncated_event_list_is_reported(run_events: RunEvents) -> None:
     """Check that the command reports that a list truncated by `--limit` is incomplete."""
-    truncated_result, complete_result = run_events("--limit", "2"), run_events("--limit", "5")
+    truncated_result, complete_result = run_events("--limit", "2"), run_events("--ticks", "--limit", "5")
 
     assert "Only the newest 2 events are shown" in truncated_result.stderr
     assert complete_result.stderr == ""
@@ -308,6 +357,7 @@ def test_invalid_line_in_import_is_reported_with_file_and_line_number(run_events
             ("--journal", "postgresql://u:p@h:5432x/db"),
             "journal h:5432x/db: URL is not supported: use a path, sqlite:///PATH or postgresql://",
         ),
+        (("--follow", "-o", "tree"), "--follow shows a table without an end: omit -o and --until"),
         (("--limit", str(2**63)), "'9223372036854775808' is not a number from 1 to 9223372036854775807, or 0"),
         (("--limit", "-1"), "Invalid value for '--limit': '-1' is not a number from 1 to "),
         (("--limit", "all"), "Invalid value for '--limit': 'all' is not a number from 1 to "),

@@ -25,15 +25,17 @@ from eventing.journal.store import Attempt, Journal, Query
 from kube.cpu_labels import capabilities, hyperconverged
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.leases import build_lease_name
+from kube.mutex import pools
 from kube.mutex.jobs import build_job_path, build_jobs_path
 from kube.mutex.objects import API_VERSION, DEFAULT_NAMESPACE, RULE_KIND, RUN_LABEL, build_collection_path
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from localcluster.components import crds
-from localcluster.components.selection import CPU_LABELS
+from localcluster.components.selection import CPU_LABELS, MUTEX
 from localcluster.knative.fake_kubelet import write_account_kubeconfig
 from localcluster.processes import wait_until_ready
 from localcluster.product import Product
+from localcluster.simulators.openshift import build_pool
 from tests.console.commands import mutex_runs, virtual_machines
 from tests.console.commands.workload_objects import build_budget, build_controller, build_pod, create_and_wait
 from tests.console.conftest import CreateNode, RunCommand
@@ -42,6 +44,7 @@ from tests.proofs import proves
 SECRET_VALUE = "hunter-of-two-secrets"  # noqa: S105 - a fake secret that the tests search for
 PRODUCT_LABELS = {"app.kubernetes.io/part-of": "node-maintenance"}
 LIMITED_ACCOUNT = "reader"
+CLUSTER_VERSIONS_PATH = "/apis/config.openshift.io/v1/clusterversions"
 MUTEX_API_VERSION = {"apiVersion": API_VERSION}
 
 
@@ -336,6 +339,33 @@ def test_archive_contains_mutex_runs_rules_and_jobs(
     assert [name for name, content in files.items() if SECRET_VALUE.encode() in content] == []
     not_installed = json.loads(files["index.json"])["notInstalled"]
     assert "list machineconfigpools.machineconfiguration.openshift.io" in not_installed
+
+
+@pytest.mark.slow
+@proves("NMO-25a")
+def test_archive_contains_pools_and_cluster_version(
+    run_command: RunCommand, served_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Check that the archive contains OpenShift's MachineConfigPools and ClusterVersion, if there is an upgrade run."""
+    client = served_cluster.get_client()
+    crds.install_crds(served_cluster, (MUTEX,))
+    try:
+        with mutex_runs.install_mutex_crds(served_cluster):
+            mutex_runs.create_run_config(client, "example")
+            client.create(pools.POOLS_PATH, build_pool("blue", {"role": "blue"}))
+            type_fields = {"apiVersion": "config.openshift.io/v1", "kind": "ClusterVersion"}
+            spec = {"clusterID": "8f6a2f6e-3a0b-4a5c-9a52-0f6a1e0f4c11"}
+            client.create(CLUSTER_VERSIONS_PATH, {**type_fields, "metadata": {"name": "version"}, "spec": spec})
+            result = run_command("must-gather", "--file", str(tmp_path / "case.tar.gz"))
+    finally:
+        for file in crds.fetch_openshift_crd_files():
+            served_cluster.kubectl("delete", "-f", file)
+
+    assert result.exit_code == 0, result.output
+    files = read_archive(tmp_path / "case.tar.gz")
+    assert get_object_names(files["mutex/machineconfigpools.json"]) == ["blue"]
+    assert get_object_names(files["mutex/clusterversions.json"]) == ["version"]
+    assert json.loads(files["index.json"])["missingPermissions"] == []
 
 
 @pytest.mark.slow

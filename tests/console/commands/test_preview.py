@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from eventing import events
+from eventing.events import ObjectReference, build_event
+from eventing.journal.store import Journal
 from kube.maintenance.groups import MEDIK8S
 from kube.nodes import build_node_path
 from localcluster.access import UNPRIVILEGED
@@ -155,6 +161,46 @@ def test_preview_judges_capacity_of_other_nodes(
     assert [pod["to"] for pod in fitting["fits"]] == [other]
     assert (rejected["fits"], len(rejected["nowhere"])) == ([], 1)
     assert "cordoned on " in rejected["nowhere"][0]["reason"]
+
+
+def test_preview_names_recorded_drains(run_command: RunCommand, node_name: str, tmp_path: Path) -> None:
+    """Check that the estimate of the duration is the median of the node's drains in the journal.
+
+    A journal that the environment names is optional; one that the command line names must exist.
+    """
+    journal = str(tmp_path / "journal.db")
+    reference = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
+    with closing(Journal(journal)) as opened:
+        now = datetime.now(timezone.utc)
+        begun = build_event(events.MAINTENANCE_BEGUN, "begin", reference, node_name)
+        drained = build_event(events.NODE_DRAINED, "evict", reference, node_name, cause=begun)
+        opened.write_events([(begun, now - timedelta(seconds=95)), (drained, now)])
+
+    report = read_report(run_command("preview", node_name, "--journal", journal, "-o", "json"))
+    text = run_command("preview", node_name, "--journal", journal).stdout
+    missing = run_command("preview", node_name, "--journal", str(tmp_path / "none.db"))
+
+    assert report["duration"]["recorded"] == {"seconds": 95, "drains": 1, "node": node_name}
+    assert f"about 1m35s by 1 recorded drain of {node_name} (median)" in text
+    assert read_report(run_command("preview", node_name, "-o", "json"))["duration"]["recorded"] is None
+    assert missing.exit_code == 2
+    assert "not found: name it with --journal or $JOURNAL" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ("jsonpath={.nodes[0].node}: {.willBlock}", "{node}: false"),
+        ("custom-columns=NODE:.nodes[0].node,BLOCKS:.willBlock", "NODE"),
+    ],
+)
+def test_template_selects_fields_of_preview(
+    run_command: RunCommand, node_name: str, output: str, expected: str
+) -> None:
+    result = run_command("preview", node_name, "-o", output)
+
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith(expected.replace("{node}", node_name))
 
 
 def test_misspelled_node_is_error_with_suggestion(run_command: RunCommand, node_name: str) -> None:

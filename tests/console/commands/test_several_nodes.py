@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from console.cli import cli
-from console.operations.drain_preview import DELETION_WARNING
+from console.operations.maintenance_preview import DELETION_WARNING
 from kube.client.api import MERGE_PATCH
 from kube.nodes import build_node_path
 from localcluster.cluster import LocalCluster
@@ -162,10 +162,11 @@ def test_drain_cordons_all_nodes_before_it_evicts_pods(
     assert (len(list_pods(installed_cluster, first)), list_pods(installed_cluster, second)) == (1, [])
 
 
-def test_warnings_of_start_name_their_node(run_command: RunCommand, node_pair: tuple[str, str]) -> None:
+def test_warnings_about_drain_options_are_printed_once(run_command: RunCommand, node_pair: tuple[str, str]) -> None:
+    """Check that a warning about an option is printed once, because the preview judges both nodes together."""
     result = run_command("start", *node_pair, "--dry-run", "--disable-eviction")
 
-    assert result.stderr.splitlines() == [f'Warning: node "{node}": {DELETION_WARNING}' for node in node_pair]
+    assert result.stderr == f"Warning: {DELETION_WARNING}\n"
 
 
 def test_ctrl_c_names_all_nodes_that_drain_has_cordoned(
@@ -238,6 +239,11 @@ def test_start_prints_names_and_yaml(run_command: RunCommand, maintained_pair: t
     assert name_result.stdout == f"{NAME_PREFIX}{first}\n"
     assert yaml.safe_load(yaml_result.stdout)["spec"] == {"nodeName": second, "reason": "neue Platte für Käthe"}
     assert run_command("status", first, "-o", "name").stdout == f"{NAME_PREFIX}{first}\n"
+    template = '{range .items[*]}{.node}={.maintenances[0].spec.nodeName}{"\\n"}{end}'
+    fields = run_command("status", first, second, "-o", f"jsonpath={template}").stdout
+    columns = run_command("status", "-o", "custom-columns=NODE:.spec.nodeName").stdout.splitlines()
+    assert fields == f"{first}={first}\n{second}={second}\n"
+    assert {*maintained_pair} <= set(columns[1:])
 
 
 def test_watch_of_unknown_node_is_error(run_command: RunCommand, node_name: str) -> None:

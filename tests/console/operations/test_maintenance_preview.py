@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from console.operations.drain_preview import NodeVmis
+from console.operations.descriptions import format_seconds
 from console.operations.maintenance_preview import MaintenancePreview, build_preview
+from console.operations.node_vmis import NodeVmis
 from console.operations.preview_snapshot import ClusterSnapshot
-from console.terminal.preview_display import format_seconds, format_summary, render_preview
+from console.operations.recorded_drains import RecordedDrain
+from console.terminal.preview_display import format_summary, render_preview
 from kube.budgets import MIGRATION_UID_LABEL
 from kube.capacity import FITS, NOWHERE, UNKNOWN
 from kube.maintenance.groups import MEDIK8S
@@ -62,6 +64,7 @@ def preview_pods(
     other_cpu: str = "100",
     reports: Iterable[Object] = (),
     can_list_nodes: bool = True,
+    drains: Collection[RecordedDrain] = (),
 ) -> MaintenancePreview:
     """Return the preview of `NODES`; one other node remains."""
     nodes = [*map(make_named_node, NODES), make_named_node("other", other_cpu)]
@@ -75,7 +78,7 @@ def preview_pods(
         vmis={"node-1": NodeVmis(list(reports)), "node-2": NodeVmis([])},
         group=MEDIK8S,
     )
-    return build_preview(snapshot, NODES, options, NOW)
+    return build_preview(snapshot, NODES, options, NOW, drains)
 
 
 def get_names(pods: Iterable[Pod]) -> list[str]:

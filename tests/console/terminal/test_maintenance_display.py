@@ -10,11 +10,12 @@ import pytest
 from rich.console import Console, RenderableType
 
 from console.operations.descriptions import get_phase_label
+from console.operations.next_steps import suggest_node_steps
 from console.terminal.maintenance_display import (
     format_line,
     render_awaited_maintenances,
-    render_bar,
     render_details,
+    render_next_steps,
     render_overview,
 )
 from kube.maintenance.objects import ENDER_ANNOTATION, REQUESTER_ANNOTATION
@@ -62,7 +63,7 @@ def test_table_has_one_row_per_maintenance() -> None:
     header, row = render_text(render_overview([RUNNING_MAINTENANCE], NOW)).splitlines()
 
     assert header.split() == ["NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON"]
-    assert row.split() == ["node-1", "Running", "━" * 8 + "─" * 12, "40%", "3", "1", "10m", "new", "[disk]"]
+    assert row.split() == ["node-1", "Running", "━" * 4 + "─" * 6, "40%", "3", "1", "10m", "new", "[disk]"]
 
 
 def test_details_name_users_who_requested_and_ended_maintenance() -> None:
@@ -171,66 +172,83 @@ def test_details_separate_blocked_and_pending_pods() -> None:
     assert pending_text.split() == ["shop/web-2", "shop/db"]
 
 
-def test_names_and_commands_are_not_wrapped_on_narrow_terminal() -> None:
-    """Check that names and commands are not wrapped on a narrow terminal, as they would be in a table."""
-    pod_key, reason = "shop/web-6c9bff56b7-fsp2j-of-a-stateful-set", "MultipleBudgets"
-    blocked_pods = [{**BLOCKED_POD, "name": pod_key.partition("/")[2], "since": TEN_MINUTES_AGO, "message": "needs 2"}]
-    running = build_maintenance(
-        phase="Running", evictionPods=1, blockedPods=[*blocked_pods, {**blocked_pods[0], "reason": reason}]
+def build_blocked_maintenance(count: int, **fields: Any) -> dict[str, Any]:
+    """Build a running maintenance whose pods `web-0` to `web-N` one budget blocks."""
+    entry = {**BLOCKED_POD, "since": TEN_MINUTES_AGO, "message": "budget web needs 2 healthy pods and has 2"}
+    blocked_pods = [{**entry, "name": f"web-{number}"} for number in range(count)]
+    return build_maintenance(phase="Running", evictionPods=count, blockedPods=blocked_pods, **fields)
+
+
+@pytest.mark.parametrize("width", [80, 240])
+def test_names_and_commands_have_their_own_line(width: int) -> None:
+    """Check that each pod and each command is on a line of its own, on a terminal of 80 columns and in a pipe."""
+    maintenance = build_blocked_maintenance(1)
+    pod_name = "web-6c9bff56b7-fsp2j-of-a-stateful-set"
+    maintenance["status"]["blockedPods"][0]["name"] = pod_name
+    maintenance["status"]["blockedPods"].append(
+        {**BLOCKED_POD, "name": pod_name, "reason": "MultipleBudgets", "message": "delete or narrow one budget"}
     )
 
-    narrow_lines = (
-        render_text(render_details("node-1", "cordoned", [running], NOW), 80).split("BLOCKED")[1].splitlines()
-    )
-    wide_lines = render_text(render_details("node-1", "cordoned", [running], NOW)).split("BLOCKED")[1].splitlines()
+    lines = render_text(render_details("node-1", "cordoned", [maintenance], NOW), width).split("BLOCKED\n")[1]
 
-    assert [line.strip() for line in narrow_lines[1:3]] == [
-        pod_key,
-        "DisruptionBudget, under web, 2/2 healthy/needed, for 10m",
+    assert [line.strip() for line in lines.splitlines() if "pod under this budget" not in line][:6] == [
+        "1 pod for 10m, DisruptionBudget: budget web needs 2 healthy pods and has 2",
+        f"shop/{pod_name}",
+        *(["scale up the workload)"] if width == 80 else []),
+        "or a looser budget:",
+        "kubectl -n shop edit pdb web",
+        "1 pod, MultipleBudgets: delete or narrow one budget",
+        *([f"shop/{pod_name}"] if width > 80 else []),
     ]
-    assert "kubectl -n shop edit pdb web" in [line.strip() for line in narrow_lines]
-    assert narrow_lines.count(pod_key) == 2
-    assert len(wide_lines) == 5
-    for width in range(60, 200):
-        text = render_text(render_details("node-1", "cordoned", [running], NOW), width)
-        assert text.count(pod_key) == 2, width
-        assert text.count(reason) == 1, width
+    assert max(map(len, lines.splitlines())) <= max(80, min(width, 100))
 
 
-def test_pods_blocked_by_same_cause_share_row() -> None:
-    """Check that fifteen pods behind one budget are one row with their number, and that both remedies are named."""
-    blocked_pods = [{**BLOCKED_POD, "name": f"web-{number}", "message": "needs 2"} for number in range(15)]
-    running = build_maintenance(phase="Running", evictionPods=15, blockedPods=blocked_pods, lastError="nodes: no")
+def test_pods_blocked_by_same_cause_are_one_group() -> None:
+    """Check that fifteen pods behind one budget are one group with their number, and that both remedies are named."""
+    text = render_text(
+        render_details("node-1", "cordoned", [build_blocked_maintenance(15, lastError="nodes: no")], NOW)
+    )
 
-    wide_text, narrow_text = (render_text(render_details("node-1", "cordoned", [running], NOW), n) for n in (200, 80))
+    assert "  15 pods for 10m, DisruptionBudget: budget web needs 2 healthy pods and has 2\n    shop/web-0\n" in text
+    assert "    shop/web-4\n    and 10 more\n" in text
+    remedy = "1 more ready pod under this budget (repair unready pods, or scale up the workload)"
+    assert f"    To unblock: {remedy}\n    or a looser budget:\n      kubectl -n shop edit pdb web\n" in text
+    assert "Last error: nodes: no" in text
 
-    _, row, second_line = wide_text.split("BLOCKED")[1].splitlines()
-    assert row.startswith("shop/web-0 and 14 more   DisruptionBudget   web")
-    assert row.rstrip().endswith("1 more ready pod under this budget (repair unready pods, or scale up the workload)")
-    assert second_line.strip() == "or a looser budget: kubectl -n shop edit pdb web"
-    assert "Last error: nodes: no" in wide_text
-    narrow_lines = [line.strip() for line in narrow_text.split("BLOCKED")[1].splitlines()]
-    assert narrow_lines[5:7] == ["shop/web-4", "and 10 more"]
-    assert "kubectl -n shop edit pdb web" in narrow_lines
+
+def test_time_of_next_attempt_is_shown() -> None:
+    refused = {"namespace": "shop", "name": "web-1", "reason": "Error", "message": "no"}
+    maintenance = build_maintenance(phase="Running", blockedPods=[{**refused, "retryAfter": "2026-01-01T12:01:05Z"}])
+
+    assert "next attempt at 12:01:05 UTC" in render_text(render_details("node-1", "cordoned", [maintenance], NOW))
 
 
 def test_wide_details_name_each_blocked_pod() -> None:
-    blocked_pods = [{**BLOCKED_POD, "name": f"web-{number}"} for number in range(15)]
-    running = build_maintenance(phase="Running", evictionPods=15, blockedPods=blocked_pods)
+    maintenance = build_blocked_maintenance(15)
 
-    lines = render_text(render_details("node-1", "cordoned", [running], NOW, is_wide=True), 200).splitlines()
+    lines = render_text(render_details("node-1", "cordoned", [maintenance], NOW, is_wide=True), 200).splitlines()
 
-    assert [line for line in lines if line.startswith("shop/web-")] == [f"shop/web-{number}" for number in range(15)]
-
-
-@pytest.mark.parametrize("percent", [0, 1, 50, 99, 100])
-def test_progress_bar_has_constant_length(percent: int) -> None:
-    assert len(render_bar(percent).plain) == len(render_bar(0).plain)
+    assert [line.strip() for line in lines if line.startswith("    shop/web-")] == [
+        f"shop/web-{number}" for number in range(15)
+    ]
 
 
-def test_waiting_and_ending_maintenances_have_phase_labels() -> None:
-    ending_maintenance = build_maintenance(phase="Running")
-    ending_maintenance["metadata"]["deletionTimestamp"] = TEN_MINUTES_AGO
+def test_table_fits_80_columns() -> None:
+    """Check that a row is one line of at most 80 columns, with a long reason that is cut, and with a long node name."""
+    maintenance = build_blocked_maintenance(1)
+    maintenance["spec"] = {"nodeName": "worker-12.example", "reason": "a new power supply for the whole rack " * 2}
+    header, row = render_text(render_overview([maintenance], NOW), 80).splitlines()
+    maintenance["spec"]["nodeName"] = "ip-10-0-3-17.eu-central-1.compute.internal"
+    long_rows = render_text(render_overview([maintenance], NOW), 80).splitlines()[1:]
 
-    assert [get_phase_label(build_maintenance()), get_phase_label(ending_maintenance)] == ["Waiting", "Ending"]
-    assert format_line(build_maintenance()) == "node-1 Waiting 0% 0 pending, 0 blocked"
+    assert row.startswith("worker-12.example   Running   ")
+    assert "…" in row
+    assert max(map(len, [header, row, *long_rows])) <= 80
+    assert "".join(line.split()[0] for line in long_rows) == "ip-10-0-3-17.eu-central-1.compute.internal"
+
+
+def test_next_steps_have_command_on_its_own_line() -> None:
+    text = render_text(render_next_steps(suggest_node_steps([build_blocked_maintenance(1)]))[-1])
+
+    assert text == "    kubectl maintenance status node-1 --watch\n"
+    assert render_next_steps([]) == []

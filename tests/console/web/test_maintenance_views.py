@@ -30,6 +30,31 @@ def list_maintenances(environment: ChainEnvironment, node: str) -> list[dict[str
     return maintenances
 
 
+@proves("OSV-7")
+def test_maintenance_is_started_on_page_of_node(browser: Browser, environment: ChainEnvironment) -> None:
+    """OSV-7: *Actions › Start Maintenance* on the node's page opens the dialog, whose button has the same words."""
+    (node,) = create_nodes(environment, "paged")
+    browser.open_nodes(node)
+    browser.wait_for_element(f"#{build_html_id(node)} th a").click()
+
+    browser.wait_until(lambda: browser.get_text(".actions summary") == "Actions")
+    browser.wait_for_element(".actions summary").click()
+    assert [item.text for item in browser.find_all(".actions li")] == ["Start Maintenance"]
+    browser.wait_for_element(".actions li a").click()
+    dialog = browser.wait_for_dialog()
+    assert "Take paged-1 out of service?" in dialog
+    assert "no pods to evict" in dialog
+    assert browser.get_text("dialog[open] .buttons button") == "Start Maintenance"
+    assert list_maintenances(environment, node) == []  # The dialog changes nothing until the user confirms.
+    browser.confirm_dialog("new disk")
+
+    browser.wait_until(lambda: "Succeeded" in browser.get_text("main"))
+    assert browser.driver.current_url.endswith("/nodes/paged-1")
+    (maintenance,) = list_maintenances(environment, node)
+    assert maintenance["spec"] == {"nodeName": node, "reason": "new disk"}
+    assert browser.take_errors() == []
+
+
 @proves("OSV-7", "OSV-8")
 def test_maintenance_of_one_node_is_started_and_stopped(browser: Browser, environment: ChainEnvironment) -> None:
     """OSV-7, OSV-8: A user starts and stops a maintenance with the menu, and the row is updated without a reload."""

@@ -72,6 +72,23 @@ def test_dialog_shows_warnings_before_any_change(
     assert webhook_environment.client.list(MEDIK8S.path, field_selector=f"spec.nodeName={node}")["items"] == []
 
 
+@proves("OSV-7")
+def test_dialog_shows_preview_of_pods(webhook_environment: ChainEnvironment, form_session: FormSession) -> None:
+    """Check that the dialog shows the counts and the budget that will block, as `kubectl maintenance preview` does."""
+    node, namespace = webhook_environment.create_node("foreseen-5"), webhook_environment.create_namespace()
+    webhook_environment.create_pods(node, 2, namespace=namespace, labels={"app": "db"})
+    webhook_environment.create_budget(namespace, {"app": "db"}, name="db", disruptions_allowed=0, minAvailable=2)
+    webhook_environment.create_pods(node, 1)
+    url = form_session.site.build_url("/nodes", q=node)
+    wait_until_ready("the list", lambda: f"/nodes/{node}" in form_session.session.get(url, timeout=10).text, [])
+
+    dialog = form_session.post("/start", node).text
+
+    assert "<li>1 pod leaves now, 2 pods are blocked</li>" in dialog
+    assert "<li>2 pods will block the drain: budget db needs 2 healthy pods and has 2: " in dialog
+    assert dialog.count("no controller will recreate 1 pod after the eviction: ") <= 1
+
+
 @proves("NMO-18", "NMO-23")
 def test_dialog_excludes_denied_nodes(webhook_environment: ChainEnvironment, form_session: FormSession) -> None:
     """Check that the dialog excludes a node that etcd needs for its quorum, and includes a worker node."""

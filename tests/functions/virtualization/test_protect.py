@@ -9,6 +9,7 @@ from functions.event_data import require_data
 from kube.budgets import CREATED_BY_LABEL, MIGRATION_UID_LABEL, build_budgets_path
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.paths import Object, build_events_path
+from kube.virtualization.vmis import API_VERSION, VM_KIND
 from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_tick
@@ -90,6 +91,48 @@ def run_protect_and_evict(functions: Functions) -> tuple[str, str]:
     (blocked_pod,) = require_data(pods_evicted_event)["blocked"]
     assert require_data(pods_evicted_event)["evicted"] == []
     return blocked_pod["reason"], blocked_pod["message"]
+
+
+@proves("OSV-3")
+def test_unknown_run_strategy_is_recorded(vmi_scenario: VmiScenario, functions: Functions) -> None:
+    """Check that a VirtualMachine that a drain shuts down gets an Event if its run strategy is unknown.
+
+    A virtual machine with a known run strategy, and one on a node that is not drained, get none.
+    """
+    for name, strategy, node in (
+        ("odd", "Sometimes", vmi_scenario.node),
+        ("manual", "Manual", vmi_scenario.node),
+        ("elsewhere", "Sometimes", "another-node"),
+    ):
+        create_owned_vmi(vmi_scenario, name, strategy, node)
+
+    for _ in range(2):
+        assert functions.invoke("protect", build_tick()) is None
+
+    events_path = build_events_path(vmi_scenario.workload.namespace)
+    found = [
+        event
+        for event in vmi_scenario.administrator_client.list(events_path)["items"]
+        if event["reason"] == "UnknownRunStrategy"
+    ]
+    assert [(event["involvedObject"]["kind"], event["involvedObject"]["name"]) for event in found] == [
+        ("VirtualMachine", "odd")
+    ]
+    assert 'spec.runStrategy is "Sometimes", which is not a run strategy' in found[0]["message"]
+
+
+def create_owned_vmi(vmi_scenario: VmiScenario, name: str, run_strategy: str, node: str) -> None:
+    """Create a VirtualMachine, and its VMI without an eviction strategy on the node."""
+    spec = {"runStrategy": run_strategy, "template": {"spec": {"domain": {"devices": {}}}}}
+    vm = vmi_scenario.administrator_client.create(
+        f"/apis/{API_VERSION}/namespaces/{vmi_scenario.workload.namespace}/virtualmachines",
+        {"apiVersion": API_VERSION, "kind": VM_KIND, "metadata": {"name": name}, "spec": spec},
+    )
+    body = build_vmi(name, node, strategy=None)
+    body["metadata"]["ownerReferences"] = [
+        {"apiVersion": API_VERSION, "kind": VM_KIND, "name": name, "uid": vm["metadata"]["uid"], "controller": True}
+    ]
+    vmi_scenario.create_vmi(body)
 
 
 def wait_until_pod_is_counted(vmi_scenario: VmiScenario, vmi: Object) -> None:

@@ -17,6 +17,7 @@ from kube.virtualization.drain_forecast import (
     build_warnings,
     describe_moves,
     explain_taint_mismatch,
+    explain_unknown_strategy,
     forecast_drain,
     get_launched_vmi_key,
     get_owner_vm_key,
@@ -113,6 +114,15 @@ def test_kubevirt_default_strategy_is_used(default_strategy: str, expected_effec
 
     assert (default_report["drain"], default_report["evictionStrategy"]) == (expected_effect, default_strategy)
     assert (none_report["drain"], none_report["evictionStrategy"]) == (STOPS, "None")
+
+
+def test_unknown_run_strategy_is_explained() -> None:
+    """OSV-3: A run strategy that KubeVirt does not know is explained, and no known one is."""
+    known = ("Always", "Running", "RerunOnFailure", "Manual", "Halted", "Once", "WaitAsReceiver")
+
+    assert [explain_unknown_strategy(make_vm(runStrategy=strategy), "node-1") for strategy in known] == [""] * 7
+    assert explain_unknown_strategy(make_vm(), "node-1") == ""
+    assert 'spec.runStrategy is "Sometimes"' in explain_unknown_strategy(make_vm(runStrategy="Sometimes"), "node-1")
 
 
 def test_run_strategy_is_read_from_the_owner() -> None:

@@ -1,0 +1,63 @@
+"""Suggests what an administrator does next about maintenances, as text and command. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from console.operations.descriptions import PHASE_FAILING, PHASE_WAITING, get_phase_label
+from kube.maintenance.objects import FAILED, SUCCEEDED, Maintenance, get_node_name, get_status, is_deleting
+
+
+class NextStep(NamedTuple):
+    """What to do next, and the command that does it."""
+
+    text: str
+    command: str
+
+    @property
+    def is_watch(self) -> bool:
+        """Return whether the command only watches the state."""
+        return self.command.endswith("--watch")
+
+
+def suggest_node_steps(maintenances: Sequence[Maintenance]) -> list[NextStep]:
+    """Return the next step of each maintenance of a node, without repetitions."""
+    return list(dict.fromkeys(map(_suggest_step, maintenances)))
+
+
+def suggest_overview_steps(maintenances: Sequence[Maintenance]) -> list[NextStep]:
+    """Return the next step for all maintenances: about one that is stuck, else about one that is done, else to watch.
+
+    Without maintenances, there is nothing to do.
+    """
+    stuck = [item for item in maintenances if _is_blocked(item) or get_phase_label(item) in (FAILED, PHASE_FAILING)]
+    if stuck:
+        node = get_node_name(stuck[0])
+        return [NextStep(f"To see what blocks {node}, and what unblocks it", f"kubectl maintenance status {node}")]
+    drained = [item for item in maintenances if get_phase_label(item) == SUCCEEDED]
+    if drained and len(drained) == len(maintenances):
+        return [_suggest_step(drained[0])]
+    return [NextStep("To follow the drains", "kubectl maintenance status --watch")] if maintenances else []
+
+
+def _suggest_step(maintenance: Maintenance) -> NextStep:
+    node, phase, name = get_node_name(maintenance), get_phase_label(maintenance), maintenance["metadata"]["name"]
+    follow, stop = f"kubectl maintenance status {node} --watch", f"kubectl maintenance stop {node}"
+    if is_deleting(maintenance):
+        return NextStep("The node is being restored. To follow that", follow)
+    if phase == SUCCEEDED:
+        return NextStep(f"{node} is drained. To return it to service after your work", stop)
+    if phase == FAILED:
+        return NextStep("The maintenance has failed. To return the node to service, and then to start again", stop)
+    if phase in (PHASE_FAILING, PHASE_WAITING):
+        return NextStep(
+            "To find the step that failed or is missing", f"kubectl maintenance events --maintenance {name}"
+        )
+    if _is_blocked(maintenance):
+        return NextStep("The drain continues as soon as the pods are unblocked. To follow it", follow)
+    return NextStep("Nothing blocks the drain. To follow it", follow)
+
+
+def _is_blocked(maintenance: Maintenance) -> bool:
+    return bool(get_status(maintenance).get("blockedPods"))

@@ -1,0 +1,49 @@
+"""Reads the virtual machines on a node, and describes what a drain does with them (OSV-2, OSV-3)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kube.client.api import Api
+from kube.client.api_errors import ApiError
+from kube.maintenance.groups import ApiGroup
+from kube.paths import Object
+from kube.virtualization import drain_forecast
+from kube.virtualization.lookup import are_vmis_served, read_vmi_snapshot
+from kube.virtualization.vmis import Resource
+
+
+class NodeVmis(NamedTuple):
+    """The reports on a node's virtual machines (`kube.virtualization.drain_forecast`), or why they could not be read.
+
+    Attributes:
+        kubevirt: The KubeVirt object, if that KubeVirt migrates the virtual machines itself.
+    """
+
+    reports: list[Object]
+    error: str = ""
+    kubevirt: Resource | None = None
+
+    def list_problems(self, group: ApiGroup) -> list[str]:
+        """Return the failed read, and a taint in this API group that keeps KubeVirt from migrating, if any."""
+        mismatch = drain_forecast.explain_taint_mismatch(self.kubevirt, self.reports, group.drain_taint)
+        return list(filter(None, (self.error, mismatch)))
+
+
+async def omit_vmis(_node: str) -> NodeVmis:
+    """Return no virtual machines, for a caller that handles virt-launcher pods like all other pods."""
+    return NodeVmis([])
+
+
+async def read_vmis(api: Api, node: str) -> NodeVmis:
+    """Return the virtual machines on a node; on a cluster without KubeVirt, this takes one request.
+
+    A failed read becomes `error` in the result, so that the caller can continue.
+    """
+    try:
+        if not await are_vmis_served(api):
+            return NodeVmis([])
+        snapshot = await read_vmi_snapshot(api, node)
+    except ApiError as error:
+        return NodeVmis([], f'cannot read the virtual machines of node "{node}": {error.message}')
+    return NodeVmis(drain_forecast.build_vmi_reports(snapshot), kubevirt=snapshot.kubevirt)

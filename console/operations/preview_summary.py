@@ -1,0 +1,83 @@
+"""Summarizes a preview in a few lines, for the questions of `start` and of the console. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from console.operations.descriptions import format_seconds
+from console.operations.maintenance_preview import MAX_NAMED_PODS, MaintenancePreview
+from kube.capacity import NOWHERE
+from kube.pods import Pod, format_key
+from kube.text_limits import format_count, format_first_names
+from kube.virtualization.drain_forecast import build_warnings, describe_moves
+
+
+def summarize_preview(preview: MaintenancePreview) -> list[str]:
+    """Return the counts, what will block, what will be lost, the virtual machines, the capacity and the duration."""
+    return [
+        *([_format_counts(preview)] if preview.has_pods or not preview.vmi_reports else []),
+        *list_block_causes(preview),
+        *_iter_loss_lines(preview),
+        *list_vm_lines(preview),
+        *_iter_capacity_lines(preview),
+        *list_duration_lines(preview),
+    ]
+
+
+def _format_counts(preview: MaintenancePreview) -> str:
+    """Return the numbers of pods by what becomes of them, without those that are 0."""
+    counts = (
+        (len(preview.forecast.now), "now", "leaves", "leave"),
+        (len(preview.forecast.later), "in turn", "leaves", "leave"),
+        (len(preview.terminating), "already", "terminates", "terminate"),
+        (len(preview.blocked), "blocked", "is", "are"),
+        (len(preview.ignored), "on the node", "stays", "stay"),
+    )
+    parts = [
+        f"{format_count(count, 'pod')} {singular if count == 1 else plural} {detail}"
+        for count, detail, singular, plural in counts
+        if count
+    ]
+    return ", ".join(parts) or "no pods to evict"
+
+
+def list_block_causes(preview: MaintenancePreview) -> list[str]:
+    """Return one line for each cause that will block pods, the causes with the most pods first."""
+    return [
+        f"{format_count(len(group.pods), 'pod')} will block the drain: {group.message}: "
+        f"{group.format_pods(MAX_NAMED_PODS)}"
+        for group in preview.blocking_groups
+    ]
+
+
+def _iter_loss_lines(preview: MaintenancePreview) -> Iterator[str]:
+    """Yield what will be lost, in the words of the admission webhook's warnings."""
+    if preview.bare:
+        yield "no controller will recreate {} after the eviction: {}".format(*_format_pods(preview.bare))
+    if preview.losing_data:
+        yield "emptyDir data of {} will be lost: {}".format(*_format_pods(preview.losing_data))
+
+
+def list_vm_lines(preview: MaintenancePreview) -> list[str]:
+    """Return the effects of the drain on virtual machines: first those that migrate, then warnings."""
+    moves = describe_moves(preview.migrating_vmis)
+    return [*([moves] if moves else []), *build_warnings(preview.vmi_reports)]
+
+
+def _iter_capacity_lines(preview: MaintenancePreview) -> Iterator[str]:
+    if rejected := [placement.pod for placement in preview.select_placements(NOWHERE)]:
+        yield "no other node has capacity for {}: {}".format(*_format_pods(rejected))
+
+
+def list_duration_lines(preview: MaintenancePreview) -> list[str]:
+    """Return the estimates of the duration: by recorded drains, and by grace periods."""
+    recorded = preview.recorded
+    by_drains = f"about {format_seconds(recorded.seconds)} by {recorded.format_source()} (median)" if recorded else ""
+    seconds = preview.duration.seconds
+    by_grace = f"at most {format_seconds(seconds)} by grace periods, for the pods that are not blocked"
+    return [*([by_drains] if by_drains else []), *([by_grace] if seconds else [])]
+
+
+def _format_pods(pods: Sequence[Pod]) -> tuple[str, str]:
+    """Return the number of pods and the first names."""
+    return format_count(len(pods), "pod"), format_first_names(list(map(format_key, pods)), MAX_NAMED_PODS)

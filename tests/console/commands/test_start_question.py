@@ -1,0 +1,92 @@
+"""Tests for the question of `start` on a terminal, and for its warnings elsewhere."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from kube.maintenance.groups import MEDIK8S
+from localcluster.cluster import LocalCluster
+from tests.console.commands.workload_objects import build_budget, build_controller, build_pod, create_and_wait
+from tests.console.conftest import ROOT, RunCommand
+
+NAME_PREFIX = "nodemaintenance.nodemaintenance.medik8s.io/"
+
+
+def run_on_terminal(cluster: LocalCluster, answer: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command whose standard input is a terminal, at which the user types the answer."""
+    controller, terminal = pty.openpty()
+    command = [sys.executable, "-m", "console.cli", *arguments, "--kubeconfig", str(cluster.kubeconfig)]
+    os.write(controller, answer.encode())
+    try:
+        return subprocess.run(
+            command, stdin=terminal, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
+        )
+    finally:
+        os.close(controller)
+        os.close(terminal)
+
+
+def list_maintenances(cluster: LocalCluster, node: str) -> list[str]:
+    items = cluster.get_client().list(MEDIK8S.path, field_selector=f"spec.nodeName={node}")["items"]
+    return [item["metadata"]["name"] for item in items]
+
+
+@pytest.fixture
+def blocked_node(served_cluster: LocalCluster, node_name: str) -> Iterator[str]:
+    """Yield a node with a pod that a budget blocks, and with one without a controller; delete its maintenance after."""
+    create_and_wait(served_cluster, build_controller("ReplicaSet", node_name, replicas=1))
+    create_and_wait(served_cluster, build_budget(f"keep-{node_name}", node_name, {"by": "replicaset"}, minAvailable=1))
+    create_and_wait(served_cluster, build_pod(f"bare-{node_name}", node_name))
+    yield node_name
+    for name in list_maintenances(served_cluster, node_name):
+        served_cluster.get_client().run(served_cluster.get_client().api.request("DELETE", f"{MEDIK8S.path}/{name}"))
+
+
+def test_start_on_terminal_shows_preview_and_asks(served_cluster: LocalCluster, blocked_node: str) -> None:
+    """Check that the question follows a summary of the preview, and that only a confirmation creates the object."""
+    declined = run_on_terminal(served_cluster, "n\n", "start", blocked_node)
+    created_after_no = list_maintenances(served_cluster, blocked_node)
+    confirmed = run_on_terminal(served_cluster, "y\n", "start", blocked_node)
+
+    assert declined.returncode == 2
+    lines = declined.stderr.splitlines()
+    assert lines[0] == "  1 pod leaves now, 1 pod is blocked"
+    assert lines[1].startswith(f"  1 pod will block the drain: budget keep-{blocked_node} needs 1 healthy pod")
+    assert lines[2] == f"  no controller will recreate 1 pod after the eviction: default/bare-{blocked_node}"
+    assert f"Start the maintenance of 1 node ({blocked_node})? [y/N]: " in declined.stderr
+    assert lines[-1].endswith(
+        f"Error: not confirmed, nothing was done: use --yes, or see kubectl maintenance preview {blocked_node}"
+    )
+    assert (declined.stdout, created_after_no) == ("", [])
+    assert confirmed.returncode == 0, confirmed.stderr
+    assert confirmed.stdout.startswith(f"{NAME_PREFIX}{blocked_node} created\n")
+
+
+def test_yes_option_skips_question_on_terminal(served_cluster: LocalCluster, blocked_node: str) -> None:
+    result = run_on_terminal(served_cluster, "", "start", blocked_node, "--yes", "-o", "name")
+
+    assert (result.returncode, result.stdout) == (0, f"{NAME_PREFIX}{blocked_node}\n")
+    assert "[y/N]" not in result.stderr
+
+
+def test_unknown_node_on_terminal_is_error_without_question(served_cluster: LocalCluster) -> None:
+    result = run_on_terminal(served_cluster, "", "start", "no-such-node")
+
+    assert result.returncode == 1
+    assert result.stderr.startswith('Error: node "no-such-node" not found: ')
+
+
+def test_start_in_script_does_not_ask_but_warns(run_command: RunCommand, blocked_node: str) -> None:
+    """Check that without a terminal, `start` creates the object, and prints what will block the drain as a warning."""
+    result = run_command("start", blocked_node, "-o", "name")
+
+    assert (result.exit_code, result.stdout) == (0, f"{NAME_PREFIX}{blocked_node}\n")
+    warning = f"Warning: 1 pod will block the drain: budget keep-{blocked_node} needs 1 healthy pod"
+    assert result.stderr.startswith(warning)
+    assert result.stderr.count("\n") == 1

@@ -1,0 +1,66 @@
+"""Tests for the next step that `status` suggests for each state of a maintenance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from console.operations.next_steps import suggest_node_steps, suggest_overview_steps
+from kube.paths import Object
+
+FOLLOW, STOP = "kubectl maintenance status node-1 --watch", "kubectl maintenance stop node-1"
+FIND_STEP = "kubectl maintenance events --maintenance disk"
+BLOCKED_PODS = [{"namespace": "shop", "name": "web-1", "reason": "DisruptionBudget", "message": "needs 2"}]
+
+
+def build_maintenance(node: str = "node-1", **status: Any) -> Object:
+    return {"metadata": {"name": "disk"}, "spec": {"nodeName": node}, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("status", "command"),
+    [
+        ({}, FIND_STEP),
+        ({"phase": "Running"}, FOLLOW),
+        ({"phase": "Running", "blockedPods": BLOCKED_PODS}, FOLLOW),
+        ({"phase": "Running", "lastError": "nodes is forbidden"}, FIND_STEP),
+        ({"phase": "Succeeded"}, STOP),
+        ({"phase": "Failed", "lastError": "lease lost"}, STOP),
+    ],
+)
+def test_each_state_has_a_next_command(status: Object, command: str) -> None:
+    assert [step.command for step in suggest_node_steps([build_maintenance(**status)])] == [command]
+
+
+def test_maintenance_that_ends_is_only_followed() -> None:
+    ending = build_maintenance(phase="Succeeded")
+    ending["metadata"]["deletionTimestamp"] = "2026-01-01T12:00:00Z"
+
+    (step,) = suggest_node_steps([ending])
+
+    assert (step.text, step.command) == ("The node is being restored. To follow that", FOLLOW)
+
+
+def test_equal_steps_are_named_once() -> None:
+    """Check that two maintenances of a node in the same state have one next step, and none has no step."""
+    assert len(suggest_node_steps([build_maintenance(phase="Running")] * 2)) == 1
+    assert suggest_node_steps([]) == []
+
+
+def test_overview_names_stuck_maintenance_first() -> None:
+    """Check that the overview suggests to examine a blocked drain, else to end a finished one, else to watch."""
+    blocked = build_maintenance("node-2", phase="Running", blockedPods=BLOCKED_PODS)
+    running, drained = build_maintenance(phase="Running"), build_maintenance(phase="Succeeded")
+
+    commands = [
+        [step.command for step in suggest_overview_steps(maintenances)]
+        for maintenances in ([running, blocked, drained], [running, drained], [drained], [])
+    ]
+
+    assert commands == [
+        ["kubectl maintenance status node-2"],
+        ["kubectl maintenance status --watch"],
+        [STOP],
+        [],
+    ]
