@@ -92,13 +92,14 @@ TYPE_DESCRIPTIONS = {
     MAINTENANCE_PENDING: "a NodeMaintenance waits to begin; or it has begun, and its Lease must be renewed or its "
     "metadata restored; data: begun",
     MAINTENANCE_BEGUN: "the finalizer, the Lease and the number of pods of a NodeMaintenance are in place; "
-    "data: totalpods, evictionPods, podsVersion, maintenanceVersion, closed, left",
+    "data: totalpods, evictionPods, podsVersion, maintenanceVersion, closed, unreachable, left",
     NODE_DRIFTED: "a node under maintenance is not cordoned, not tainted or not labelled; data: message, again",
     NODE_CORDONED: "the node is cordoned and takes no new pods; data: again",
     NODE_TAINTED: "the node is cordoned and tainted, so its pods may be evicted; data: again",
     PODS_EVICTED: "`evict` has sent a batch of evictions; `more` is set if other pods may be evicted immediately; "
     "data: evicted [namespace, name, uid, action], blocked [namespace, name, uid, reason, message, budget, healthy, "
-    "needed, allowsNone, retryAfter], error, podsVersion, budgetsVersion, maintenanceVersion, closed, left",
+    "needed, allowsNone, looserBudget, retryAfter], error, podsVersion, budgetsVersion, maintenanceVersion, closed, "
+    "unreachable, left",
     PODS_GONE: "pods have left a node under maintenance; `progress` is set if all remaining pods are terminating, "
     "otherwise `more`; data: podsVersion",
     PODS_ADDED: "pods that must leave were added to a node under maintenance; data: podsVersion",

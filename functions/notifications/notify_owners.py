@@ -36,7 +36,7 @@ from kube.client.sync_client import SyncClient
 from kube.kubernetes_events import EventNotice
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.lookup import list_maintenances
-from kube.maintenance.objects import Maintenance, build_path
+from kube.maintenance.objects import Maintenance, get_group
 from kube.notifications.announcements import (
     SENT_REASON,
     AnnouncementRecord,
@@ -59,7 +59,7 @@ from kube.notifications.webhooks import (
     get_url,
     is_recently_ended,
 )
-from kube.paths import MALFORMED_OBJECT_ERRORS, Object, build_events_path
+from kube.paths import MALFORMED_OBJECT_ERRORS, Object, build_events_path, encode_path_segment
 
 MAX_ANNOUNCEMENTS, MAX_NOTIFICATIONS = 10, 20
 """Maximum number of announcements of a pass, and of notifications that it sends. Later passes do the rest."""
@@ -127,8 +127,9 @@ def notify_owners(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEv
         if is_active_install(client):
             _run_pass(client.run(list_maintenances(client.api)), "", event, settings, client)
     elif _is_relevant(require_data(event), settings) and is_active_install(client):
-        current = client.run(get_or_none(client.api.get(build_path(require_data(event)))))
-        uid = get_metadata(event)["uid"]
+        uid, name = get_metadata(event)["uid"], encode_path_segment(get_metadata(event)["name"])
+        path = f"{get_group(require_data(event)).path}/{name}"
+        current = client.run(get_or_none(client.api.get(path)))
         if current is not None and current["metadata"]["uid"] == uid:  # The tick finds a maintenance that is gone.
             _run_pass([current], uid, event, settings, client)
     return []

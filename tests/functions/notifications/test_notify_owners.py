@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from chaos.api_fault_proxy import Fault, FaultProxy
-from eventing import extensions
-from eventing.http_binding import decode_event
+from eventing import events, extensions
+from eventing.http_binding import decode_event, encode_binary
 from functions.installs import INSTALL_LEASE_CACHE
 from functions.maintenance.event_objects import parse_reference
 from functions.notifications import notify_owners, sender
@@ -35,6 +37,8 @@ from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_tick, build_updated_event
 from tests.functions.maintenance.test_status import run_steps_with_status
 from tests.functions.request_hooks import count_requests
+from tests.functions.test_corrupted_events import JSON_VALUES, build_post_function, iterate_value_paths, replace_value
+from tests.proofs import proves
 from tests.workload import Workload
 
 STEP = "notify-owners"
@@ -488,3 +492,22 @@ def test_step_writes_nothing_but_events(functions: Functions, workload: Workload
 
     writes = audit.list_writes_by(USERNAME)
     assert {(entry["verb"], entry["objectRef"]["resource"]) for entry in writes} == {("create", "events")}
+
+
+@proves("X-1")
+@pytest.mark.slow
+def test_corrupt_event_data_does_not_crash_notify_owners(functions: Functions, workload: Workload) -> None:
+    """X-1: `notify-owners` never crashes if any one field of the event data has an arbitrary JSON value."""
+    drain = BlockedDrain(functions, workload)
+    valid_event = build_updated_event(drain.maintenance)
+    post = build_post_function(functions, STEP, valid_event, events.RESOURCE_UPDATED)
+    data = json.loads(encode_binary(valid_event).body)
+
+    @settings(max_examples=10, suppress_health_check=list(HealthCheck))
+    @given(st.sampled_from(list(iterate_value_paths(data))), JSON_VALUES)
+    def post_corrupt_field(path: tuple[object, ...], value: object) -> None:
+        status, text = post(replace_value(data, path, value))
+        assert status in (200, 204, 400, 503), (path, value, text)
+        assert "Traceback" not in text
+
+    post_corrupt_field()
