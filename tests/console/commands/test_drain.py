@@ -282,7 +282,7 @@ def test_eviction_denied_after_end_of_batch_is_reported_and_retried(
     assert result.stdout.count(f"evicting pod default/bare-{node_name}") == len(webhook_requests) == 2
 
 
-@proves("OSV-1")
+@proves("OSV-10")
 def test_drain_without_kubevirt_reports_vms_that_it_cannot_migrate(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
