@@ -1,27 +1,13 @@
-"""`kubectl maintenance certificates`: lists certificates with validity and next renewal, and requests renewals.
-
-The certificates come from the ConfigMaps that the renewal function publishes. The command reads no keys, so it requires
-access to ConfigMaps but not to read Secrets.
-"""
+"""`kubectl maintenance certificates`: lists certificates with validity and next renewal, and requests renewals."""
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-from http import HTTPStatus
-
 import click
 
-from console.operations.errors import Refusal
+from console.operations.certificates import list_certificates, request_renewal
 from console.terminal.connection import run_with_api
 from console.terminal.options import cluster_options, output_option, text_option
 from console.terminal.output import print_note, show_json, show_table
-from kube.certificates import objects
-from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
-from kube.client.api import Api
-from kube.client.api_errors import NotFound
-from kube.client.paging import list_all
-from kube.paths import Object
-from kube.times import format_time
 
 COLUMNS = {
     "COMPONENT": "component",
@@ -62,53 +48,3 @@ def certificates(secret_name: str, output: str) -> None:
     if output == "table":
         rows = ([str(entry[field] or "-") for field in COLUMNS.values()] for entry in entries)
         show_table(COLUMNS, rows, "No certificates found.")
-
-
-async def list_certificates(api: Api) -> list[Object]:
-    """Return one entry per Secret that contains a certificate, sorted by component, namespace and Secret name.
-
-    An entry also contains the certificate's names, kind, serial number, validity period and next renewal.
-    """
-    config_maps = (await list_all(api, "/api/v1/configmaps", label_selector=COMPONENT_LABEL)).items
-    entries = [entry for config_map in config_maps for entry in _build_certificate_entries(config_map)]
-    return sorted(entries, key=lambda entry: (entry["component"], entry["namespace"], entry["secret"]))
-
-
-def _build_certificate_entries(config_map: Object) -> list[Object]:
-    component = COMPONENTS.get(objects.get_component_name(config_map) or "")
-    if component is None or objects.get_name(config_map) != component.bundle_configmap_name:
-        return []
-    location = {"component": component.name, "namespace": config_map["metadata"]["namespace"]}
-    summaries = objects.parse_summaries(config_map).values()
-    return [{**location, **summary.as_data()} for summary in summaries]
-
-
-async def request_renewal(api: Api, secret_name: str) -> Object:
-    """Request renewal of the certificate in a Secret, given as `NAME` or `NAMESPACE/NAME`, and return its entry.
-
-    Raises `Refusal` if no Secret or several Secrets match, or if the Secret no longer exists.
-    """
-    entries = [
-        entry for entry in await list_certificates(api) if secret_name in (entry["secret"], _format_secret_name(entry))
-    ]
-    if not entries:
-        message = f'certificate "{secret_name}" not found'
-        raise Refusal(HTTPStatus.NOT_FOUND, message, "see kubectl maintenance certificates")
-    if len(entries) > 1:
-        names = ", ".join(map(_format_secret_name, entries))
-        message = f'several certificates have the name "{secret_name}"'
-        raise Refusal(HTTPStatus.CONFLICT, message, f"name one of {names}")
-    (entry,) = entries
-    annotations = {objects.RENEW_ANNOTATION: format_time(datetime.now(timezone.utc))}
-    try:
-        path = objects.build_secrets_path(entry["namespace"], entry["secret"])
-        await api.patch(path, {"metadata": {"annotations": annotations}})
-    except NotFound:
-        message = f'Secret "{_format_secret_name(entry)}" not found'
-        remedy = "the certificate renewal recreates the Secret"
-        raise Refusal(HTTPStatus.NOT_FOUND, message, remedy) from None
-    return entry
-
-
-def _format_secret_name(entry: Object) -> str:
-    return f"{entry['namespace']}/{entry['secret']}"

@@ -294,17 +294,4 @@ async def _patch_node(api: Api, node: Object, snapshot: LabelSnapshot) -> bool |
 
 
 def _build_patch(node: Node, snapshot: LabelSnapshot) -> list[Object]:
-    """Build the JSON patch of the node's labels, [] to leave the node unchanged.
-
-    A node that no ConfigMap names any longer loses its labels.
-    """
-    name, capability_input = node["metadata"]["name"], snapshot.capability_input
-    if node_patch.is_skipped(node):
-        return []
-    if name not in capability_input.nodes:
-        is_obsolete = capability_input.is_complete and node_patch.has_managed_label(node)
-        return node_patch.build_labels_patch(node, {}) if is_obsolete else []
-    capability = capability_input.nodes[name]
-    if capability is None:
-        return []
-    return node_patch.build_labels_patch(node, node_patch.compute_desired_labels(capability, snapshot.settings))
+    return node_patch.build_node_patch(node, snapshot.capability_input, snapshot.settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kube.cpu_labels.capabilities import Capability
+from kube.cpu_labels.capabilities import Capability, CapabilityInput
 from kube.cpu_labels.hyperconverged import CpuModelSettings
 from kube.cpu_labels.problems import SKIP_NODE_IGNORED, Problem
 from kube.paths import Object
@@ -62,6 +62,23 @@ def has_managed_label(node: Node) -> bool:
     return MANAGED_LABEL in _get_labels(node)
 
 
+def build_node_patch(node: Node, capability_input: CapabilityInput, settings: CpuModelSettings) -> list[Object]:
+    """Build the JSON patch of the node's labels, [] to leave the node unchanged.
+
+    A node that no ConfigMap names any longer loses its labels.
+    """
+    name = node["metadata"]["name"]
+    if is_skipped(node):
+        return []
+    if name not in capability_input.nodes:
+        is_obsolete = capability_input.is_complete and has_managed_label(node)
+        return build_labels_patch(node, {}) if is_obsolete else []
+    capability = capability_input.nodes[name]
+    if capability is None:
+        return []
+    return build_labels_patch(node, compute_desired_labels(capability, settings))
+
+
 def build_labels_patch(node: Node, desired: Mapping[str, str]) -> list[Object]:
     """Build the JSON patch that sets these labels and removes our other CPU labels, [] if nothing would change.
 
@@ -86,6 +103,11 @@ def build_labels_patch(node: Node, desired: Mapping[str, str]) -> list[Object]:
         for name, value in changed.items()
     )
     return [test, *removals, *additions]
+
+
+def list_label_names(node: Node, prefix: str) -> list[str]:
+    """Return the sorted names of the models or features that the node's labels with this prefix list."""
+    return sorted(name.removeprefix(prefix) for name in _get_labels(node) if name.startswith(prefix))
 
 
 def _get_labels(node: Node) -> Mapping[str, str]:

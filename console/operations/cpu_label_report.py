@@ -1,0 +1,150 @@
+"""Reports which CPU labels the nodes have, and which labels the component `cpu-labels` will change.
+
+The report applies the same rules as the function `label-cpu` to the same objects: ConfigMaps, HyperConverged and nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from kube.client.api import METADATA_ONLY, Api, gather_all
+from kube.client.discovery import has_kubevirt
+from kube.client.paging import list_all
+from kube.cpu_labels import capabilities, hyperconverged, lookup, node_patch
+from kube.cpu_labels.capabilities import CapabilityInput
+from kube.cpu_labels.hyperconverged import CpuModelSettings
+from kube.cpu_labels.problems import Problem
+from kube.nodes import NODES_PATH
+from kube.paths import Object
+
+
+class LabelState(Enum):
+    """How a node's CPU labels compare with its entry in the ConfigMaps, as users read it."""
+
+    CURRENT = "labelled"
+    PENDING = "change pending"
+    UNDETERMINED = "not changed"
+    SKIPPED = "skipped"
+    MISSING = "no such node"
+    FOREIGN = "labelled by KubeVirt"
+
+
+class LabelGroup(NamedTuple):
+    """The nodes that have the same labels, state and source.
+
+    Attributes:
+        source: The ConfigMap and the entry in it that name the nodes, "" if no entry names them.
+    """
+
+    state: LabelState
+    models: tuple[str, ...]
+    features: tuple[str, ...]
+    source: str
+    nodes: tuple[str, ...]
+
+
+class CpuLabelReport(NamedTuple):
+    """The CPU labels of all nodes.
+
+    Attributes:
+        groups: The nodes with an entry or with CPU labels, grouped by labels, in the order of their names.
+        unlisted_count: Number of nodes that have neither an entry nor CPU labels.
+        has_configmaps: Whether a ConfigMap describes the capabilities of nodes.
+        is_passive: Whether KubeVirt is installed, so that its virt-handler labels the nodes.
+        settings: The obsolete models and the minimum model, None if the HyperConverged is malformed.
+        hyperconverged: Namespace and name of the HyperConverged with these settings, "" for the defaults.
+        problems: The problems that an administrator must fix.
+    """
+
+    groups: Sequence[LabelGroup]
+    unlisted_count: int
+    has_configmaps: bool
+    is_passive: bool
+    settings: CpuModelSettings | None
+    hyperconverged: str
+    problems: Sequence[Problem]
+
+
+class _Rules(NamedTuple):
+    """What determines the labels of a node; `settings` is None if the HyperConverged is malformed."""
+
+    capability_input: CapabilityInput
+    settings: CpuModelSettings | None
+    is_passive: bool
+
+
+async def read_cpu_labels(api: Api, namespace: str) -> CpuLabelReport:
+    """Read the ConfigMaps in the product's namespace, the HyperConvergeds and all nodes, and build the report."""
+    configmaps, hyperconvergeds, is_passive, nodes = await gather_all(
+        lookup.list_capability_configmaps(api, namespace),
+        lookup.list_hyperconvergeds(api),
+        has_kubevirt(api),
+        list_all(api, NODES_PATH, accept=METADATA_ONLY),
+    )
+    return build_report(configmaps, hyperconvergeds, nodes.items, is_passive=is_passive)
+
+
+def build_report(
+    configmaps: Sequence[Object], hyperconvergeds: Iterable[Object], nodes: Iterable[Object], *, is_passive: bool
+) -> CpuLabelReport:
+    """Build the report from the objects that `label-cpu` reads; `nodes` need only their metadata."""
+    selected, problems = hyperconverged.select_hyperconverged(hyperconvergeds)
+    settings, capability_input = hyperconverged.parse_settings(selected), capabilities.parse_capabilities(configmaps)
+    nodes_by_name = {node["metadata"]["name"]: node for node in nodes}
+    problems += capability_input.problems
+    if isinstance(settings, Problem):
+        problems.insert(0, settings)
+    else:
+        problems += hyperconverged.find_unknown_models(selected, settings)
+    problems += capabilities.find_unknown_nodes(capability_input, nodes_by_name)
+    problems += filter(None, map(node_patch.find_skip_problem, nodes_by_name.values()))
+    rules = _Rules(capability_input, None if isinstance(settings, Problem) else settings, is_passive)
+    names = [name for name in nodes_by_name if _is_listed(nodes_by_name[name], capability_input)]
+    missing = [name for name in capability_input.nodes if name not in nodes_by_name]
+    return CpuLabelReport(
+        groups=_group_nodes([*names, *missing], nodes_by_name, rules),
+        unlisted_count=len(nodes_by_name) - len(names),
+        has_configmaps=bool(configmaps),
+        is_passive=is_passive,
+        settings=rules.settings,
+        hyperconverged=f"{selected['metadata']['namespace']}/{selected['metadata']['name']}" if selected else "",
+        problems=problems,
+    )
+
+
+def _is_listed(node: Object, capability_input: CapabilityInput) -> bool:
+    """Return whether an entry names the node, or the node has CPU labels."""
+    has_labels = any(node_patch.list_label_names(node, prefix) for prefix in node_patch.OWN_LABEL_PREFIXES)
+    return has_labels or node["metadata"]["name"] in capability_input.nodes
+
+
+def _group_nodes(names: Iterable[str], nodes_by_name: Mapping[str, Object], rules: _Rules) -> list[LabelGroup]:
+    names_by_labels: dict[tuple[LabelState, tuple[str, ...], tuple[str, ...], str], list[str]] = {}
+    sources = rules.capability_input.sources
+    for name in sorted(names):
+        node = nodes_by_name.get(name)
+        models, features = (
+            tuple(node_patch.list_label_names(node, prefix)) if node else ()
+            for prefix in (node_patch.MODEL_LABEL_PREFIX, node_patch.FEATURE_LABEL_PREFIX)
+        )
+        source = sources[name][1] if name in sources else ""
+        names_by_labels.setdefault((_compute_state(node, rules), models, features, source), []).append(name)
+    return [LabelGroup(*labels, tuple(members)) for labels, members in names_by_labels.items()]
+
+
+def _compute_state(node: Object | None, rules: _Rules) -> LabelState:
+    """Return the state of a node that exists, or of None for a node that an entry names and that does not exist."""
+    if node is None:
+        return LabelState.MISSING
+    if rules.is_passive:
+        return LabelState.FOREIGN
+    if node_patch.is_skipped(node):
+        return LabelState.SKIPPED
+    if rules.settings is None:
+        return LabelState.UNDETERMINED
+    if node_patch.build_node_patch(node, rules.capability_input, rules.settings):
+        return LabelState.PENDING
+    has_capability = rules.capability_input.nodes.get(node["metadata"]["name"]) is not None
+    return LabelState.CURRENT if has_capability else LabelState.UNDETERMINED
