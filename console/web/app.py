@@ -18,8 +18,10 @@ from werkzeug.wrappers import Response as AnyResponse
 from console.operations.errors import OperationError
 from console.web.audit import get_http_status, register_audit, set_refusal_reason
 from console.web.callers import IdentifyCaller
+from console.web.certificate_views import CertificateViews
 from console.web.cluster_state import ClusterWatcher
 from console.web.context import ConsoleContext
+from console.web.cpu_label_views import CpuLabelViews
 from console.web.event_views import EventViews
 from console.web.maintenance_views import MaintenanceViews
 from console.web.node_views import NodeViews
@@ -68,7 +70,7 @@ def create_app(
     context = ConsoleContext(client, watcher, identify, journal, functions_url, broker_url)
     app.jinja_env.globals.update(
         has_journal=journal is not None,
-        has_runs=context.has_runs,
+        is_shown=context.is_shown,
         stale_since=watcher.get_stale_since,
         format_count=format_count,
     )
@@ -85,6 +87,7 @@ def _add_pages(app: Flask, context: ConsoleContext) -> None:
     overview, nodes = OverviewViews(context, streams), NodeViews(context, streams)
     maintenances, runs = MaintenanceViews(context), RunViews(context)
     events, dead_letters = EventViews(context), RedriveViews(context)
+    certificates, cpu_labels = CertificateViews(context), CpuLabelViews(context)
 
     def add(url: str, endpoint: str, view: Callable[..., Response | AnyResponse | str], *methods: str) -> None:
         app.add_url_rule(url, endpoint, view, methods=methods or ["GET"])
@@ -109,6 +112,8 @@ def _add_pages(app: Flask, context: ConsoleContext) -> None:
     add("/dead-letters", "dead_letters", dead_letters.dead_letters)
     add("/dead-letters/redrive", "redrive", dead_letters.redrive, "POST")
     add("/dead-letters/redrive/<number>", "redrive_progress", dead_letters.progress)
+    add("/certificates", "certificates", certificates.certificates)
+    add("/cpu-labels", "cpu_labels", cpu_labels.cpu_labels)
 
 
 def _register_error_handlers(app: Flask) -> None:

@@ -14,7 +14,7 @@ The console starts in one of three modes:
 Touches: subjectaccessreviews create; nodes get; pods get, list; poddisruptionbudgets get;
 nodemaintenances get, list, create, patch, delete; requesters assert;
 mutexrunconfigs get, list; mutexrules get; mutextargets get; virtualmachines get; virtualmachineinstances get;
-virtualmachineinstancemigrations list; kubevirts list.
+virtualmachineinstancemigrations list; kubevirts list; configmaps list; hyperconvergeds list.
 """
 
 from __future__ import annotations
@@ -48,6 +48,13 @@ READ_VMS = (
     *(Permission("list", kind, "kubevirt.io") for kind in ("virtualmachineinstancemigrations", "kubevirts")),
 )
 """Permissions to read the virtual machines on a node."""
+LIST_CERTIFICATES = (Permission("list", "configmaps"),)
+"""Permissions to list the certificates, which the renewal function publishes in ConfigMaps."""
+READ_CPU_LABELS = (
+    *(LIST_NODES, Permission("list", "configmaps")),
+    *(Permission("list", "hyperconvergeds", "hco.kubevirt.io"), Permission("list", "kubevirts", "kubevirt.io")),
+)
+"""Permissions to read the CPU labels of all nodes, and what determines them."""
 AUTHENTICATED_GROUP = "system:authenticated"
 """Group of all users that the API server authenticates; the proxy does not send it."""
 SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"

@@ -12,6 +12,7 @@ from flask import request
 from werkzeug.exceptions import NotFound
 
 from console.operations import upgrade_runs
+from console.operations.components import may_be_installed
 from console.web.callers import Caller, IdentifyCaller, list_view_rights
 from console.web.cluster_state import ClusterState, ClusterWatcher
 from eventing.journal.store import Journal
@@ -19,25 +20,26 @@ from kube.client.access_reviews import Permission
 from kube.client.api import Api
 from kube.client.api_errors import ApiError
 from kube.client.sync_client import SyncClient
+from kube.paths import DEFAULT_NAMESPACE
 from kube.virtualization import lookup as virtualization
 
 AVAILABILITY_TTL_SECONDS = 10.0
-"""How long the console caches whether a kind is installed."""
+"""How long the console caches whether a kind or a component is installed."""
 
 
-class KindAvailability:
-    """The cached result of `is_served`: whether the cluster serves a kind. Pages omit kinds that are not served."""
+class Availability:
+    """The cached result of `check`, such as whether the cluster serves a kind. Pages omit what is not available."""
 
-    def __init__(self, client: SyncClient, is_served: Callable[[Api], Coroutine[Any, Any, bool]]) -> None:
-        self._client, self._is_served, self._lock = client, is_served, threading.Lock()
+    def __init__(self, client: SyncClient, check: Callable[[Api], Coroutine[Any, Any, bool]]) -> None:
+        self._client, self._check, self._lock = client, check, threading.Lock()
         self._is_available, self._expires_at = False, 0.0
 
     def __call__(self) -> bool:
-        """Return whether the kind is served, from the cache if it is recent; after an error, keep the last result."""
+        """Return the result, from the cache if it is recent; after an error, keep the last result."""
         with self._lock:
             if time.monotonic() >= self._expires_at:
                 with suppress(ApiError):
-                    self._is_available = self._client.run(self._is_served(self._client.api))
+                    self._is_available = self._client.run(self._check(self._client.api))
                 self._expires_at = time.monotonic() + AVAILABILITY_TTL_SECONDS
             return self._is_available
 
@@ -64,8 +66,22 @@ class ConsoleContext:
     ) -> None:
         self.client, self.watcher, self.functions_url, self.broker_url = client, watcher, functions_url, broker_url
         self._identify, self._journal = identify, journal
-        self.has_runs = KindAvailability(client, upgrade_runs.are_runs_served)
-        self.has_vms = KindAvailability(client, virtualization.are_vmis_served)
+        self.has_runs = Availability(client, upgrade_runs.are_runs_served)
+        self.has_vms = Availability(client, virtualization.are_vmis_served)
+        self._page_conditions: dict[str, Callable[[], bool]] = {
+            "runs": self.has_runs,
+            "events": lambda: journal is not None,
+            "dead_letters": lambda: journal is not None,
+            "certificates": _build_component_check(client, "renew-certificates"),
+            "cpu_labels": _build_component_check(client, "label-cpu"),
+        }
+
+    def is_shown(self, page: str) -> bool:
+        """Return whether the navigation contains the page with this endpoint.
+
+        The pages of a component that is not installed, and without a journal the pages about events, are left out.
+        """
+        return self._page_conditions.get(page, lambda: True)()
 
     def get_caller(self) -> Caller:
         """Return the caller of this request. Raises `Denied` if the request identifies no user."""
@@ -102,3 +118,8 @@ class ConsoleContext:
         if self._journal is None:
             raise NotFound("the console has no journal: start it with --journal, or set DATABASE_URL")
         return self._journal
+
+
+def _build_component_check(client: SyncClient, function: str) -> Availability:
+    """Build the check whether the component with this function may be installed."""
+    return Availability(client, lambda api: may_be_installed(api, DEFAULT_NAMESPACE, function))

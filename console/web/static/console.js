@@ -177,14 +177,17 @@ document.addEventListener("change", (event) => {
 });
 document.addEventListener("reset", () => setTimeout(showCount));  // after the browser has cleared the checkboxes
 
-// Show times as ages, and keep the ages up to date.
+// Show times as ages, and keep the ages up to date. The server's clock may be ahead of the browser's.
+const CLOCK_SKEW_SECONDS = 60;
 function showAges() {
   for (const time of document.querySelectorAll("time[data-ago]")) {
-    const seconds = Math.max(0, Math.round((Date.now() - Date.parse(time.dateTime)) / 1000));
+    const age = Math.round((Date.now() - Date.parse(time.dateTime)) / 1000);
+    const isFuture = age < -CLOCK_SKEW_SECONDS;
+    const seconds = isFuture ? -age : Math.max(0, age);
     const [amount, unit] =
       seconds < 120 ? [seconds, "s"] : seconds < 7200 ? [Math.floor(seconds / 60), "min"]
       : seconds < 172800 ? [Math.floor(seconds / 3600), "h"] : [Math.floor(seconds / 86400), "d"];
-    const text = `${amount} ${unit} ago`;
+    const text = isFuture ? `in ${amount} ${unit}` : `${amount} ${unit} ago`;
     if (time.textContent !== text) time.textContent = text;
     time.title = time.dateTime;
   }
@@ -293,3 +296,52 @@ document.addEventListener("visibilitychange", () => {
 });
 showCount();
 fitTimeline();
+
+// Update the list of events every two seconds, as a page about an upgrade run does. The list is paused while the user
+// reads it: while an event is open, after scrolling, and in a hidden tab.
+const TAIL_SECONDS = 2;
+const tail = document.getElementById("tail");
+const tailButton = document.getElementById("tail-button");
+let isTailStopped = false;
+function findTailPause() {
+  if (isTailStopped) return "Paused";
+  if (dialog.open) return "Paused while an event is open";
+  return tail.getBoundingClientRect().top < 0 ? "Paused while you read: scroll to the top to continue" : "";
+}
+function updateTail() {
+  const pause = findTailPause();
+  const state = document.getElementById("tail-state");
+  state.textContent = pause || "Live";
+  state.classList.toggle("off", pause !== "");
+  if (!pause && !document.hidden) tail.dispatchEvent(new Event("tail"));
+}
+if (tail) {
+  tailButton.addEventListener("click", () => {
+    isTailStopped = !isTailStopped;
+    tailButton.setAttribute("aria-pressed", String(isTailStopped));
+    updateTail();
+  });
+  updateTail();
+  setInterval(updateTail, TAIL_SECONDS * 1000);
+}
+
+// An update of a part that is requested repeatedly keeps its details open or closed, and marks the new events.
+for (const part of document.querySelectorAll("#tail, #run")) {
+  const getDetails = () => [...part.querySelectorAll("details[id]")];
+  const getEventLinks = () => [...part.querySelectorAll("[id^=event-]")];
+  let shownDetails = new Map();
+  let shownEvents = new Set();
+  part.addEventListener("htmx:beforeSwap", (event) => {
+    if (event.target !== part) return;
+    shownDetails = new Map(getDetails().map((element) => [element.id, element.open]));
+    shownEvents = new Set(getEventLinks().map((link) => link.id));
+  });
+  part.addEventListener("htmx:afterSwap", (event) => {
+    if (event.target !== part) return;
+    for (const element of getDetails()) element.open = shownDetails.get(element.id) ?? element.open;
+    for (const link of getEventLinks()) link.closest("tr").classList.toggle("arrived", !shownEvents.has(link.id));
+  });
+}
+
+// On a phone, the navigation may be wider than the window: show the entry of this page.
+document.querySelector(".top nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });

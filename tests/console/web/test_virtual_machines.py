@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from console.web.context import AVAILABILITY_TTL_SECONDS, KindAvailability
+from console.web.context import AVAILABILITY_TTL_SECONDS, Availability
 from kube.client.api import Api
 from kube.client.api_errors import Unavailable
 from kube.maintenance.groups import MEDIK8S
@@ -162,7 +162,7 @@ def test_failed_discovery_keeps_cached_result(site: Site, vm_node: str, monkeypa
             raise error
         return await are_vmis_served(api)
 
-    has_vms = KindAvailability(site.environment.cluster.get_client(), fail_second_discovery)
+    has_vms = Availability(site.environment.cluster.get_client(), fail_second_discovery)
 
     assert [has_vms(), has_vms()] == [True, True]
 

@@ -1,0 +1,28 @@
+"""Checks whether an optional component of the product is installed, by the Triggers of its functions."""
+
+from __future__ import annotations
+
+from console.operations.replay_targets import FUNCTION_LABEL
+from eventing.subscriptions import parse_function_name
+from kube.client.api import Api, get_or_none
+from kube.client.api_errors import Denied
+from kube.paths import Object
+
+
+async def may_be_installed(api: Api, namespace: str, function: str) -> bool:
+    """Return whether a Trigger in the namespace calls the function, or whether this cannot be determined.
+
+    It cannot be determined without permission to list Triggers, or if events are delivered without Knative, so that
+    there are no Triggers.
+    """
+    try:
+        triggers = await get_or_none(api.list(f"/apis/eventing.knative.dev/v1/namespaces/{namespace}/triggers"))
+    except Denied:
+        return True
+    functions = {_get_function_name(trigger) for trigger in (triggers or {}).get("items") or []}
+    return function in functions or not functions
+
+
+def _get_function_name(trigger: Object) -> str:
+    metadata = trigger["metadata"]
+    return str((metadata.get("labels") or {}).get(FUNCTION_LABEL) or parse_function_name(metadata["name"]))
