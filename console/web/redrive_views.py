@@ -22,7 +22,7 @@ from console.web.audit import ActionOutcome, create_outcome_writer
 from console.web.callers import list_start_rights
 from console.web.context import ConsoleContext
 from eventing.journal.entries import Entry, Query, get_event_keys
-from eventing.replay.redrive import awaits_redrive, filter_awaiting_redrive
+from eventing.replay.redrive import awaits_redrive, filter_awaiting_redrive, find_failed_function
 from kube.paths import DEFAULT_NAMESPACE
 
 PAGE_SIZE = 200
@@ -43,17 +43,19 @@ class RedriveViews:
         self._redrives: dict[str, BackgroundRedrive] = {}
 
     def dead_letters(self) -> str:
-        """Render the newest dead letters, those not yet redriven first, each with the reason."""
+        """Render the newest dead letters, each with the reason: those not yet redriven, then the redriven ones."""
         _, user = self._context.read_state()
         journal = self._context.journal
         newest = Query(dead_letters_only=True, limit=PAGE_SIZE, keep_newest=True)
         open_entries = list(filter_awaiting_redrive(journal.list_entries(replace(newest, awaiting_redrive=True))))[::-1]
         open_seqs = [entry.seq for entry in open_entries]
         others = [entry for entry in journal.list_entries(newest)[::-1] if entry.seq not in open_seqs]
+        redriven_entries = others[: PAGE_SIZE - len(open_entries)]
         return render_template(
             "dead_letters.html",
-            **{"user": user, "entries": [*open_entries, *others][:PAGE_SIZE], "open_entries": open_entries},
+            **{"user": user, "open_entries": open_entries, "redriven_entries": redriven_entries},
             **{"page_size": PAGE_SIZE, "swimlanes": swimlanes, "compute_digest": compute_digest},
+            find_failed_function=find_failed_function,
         )
 
     def redrive(self) -> str:

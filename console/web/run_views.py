@@ -13,6 +13,7 @@ from console.operations.run_reports import STEP_CURRENT, STEP_DONE, STEP_HALTED,
 from console.web.callers import LIST_RUNS
 from console.web.context import ConsoleContext
 from console.web.event_views import render_timeline
+from console.web.polling import build_unchanged_response, render_stale_banner
 from kube.client.api_errors import Unavailable
 from kube.paths import Object
 
@@ -26,8 +27,8 @@ STATE_TONES = {
     "Done": "ok",
 }
 """CSS class for the state of a run or a node; any other state is in progress."""
-STEP_TONES = {STEP_DONE: "ok", STEP_CURRENT: "busy", STEP_HALTED: "bad", STEP_PENDING: "done"}
-"""CSS class for the state of a step."""
+STEP_CLASSES = {STEP_DONE: "done", STEP_CURRENT: "current", STEP_HALTED: "failed", STEP_PENDING: "pending"}
+"""CSS class of the stepper for the state of a step."""
 RESULT_TONES = {"Complete": "ok", "Failed": "bad", "Running": "busy"}
 """CSS class for the result of a Job."""
 
@@ -57,25 +58,14 @@ class RunViews:
         try:
             run, _ = self._read_run(namespace, name)
         except Unavailable:
-            return self._build_unchanged_response()  # The page keeps its content and repeats the request.
+            # The page keeps its content and repeats the request.
+            return build_unchanged_response(self._context.watcher)
         if run["metadata"]["resourceVersion"] == request.args.get("version"):
-            return self._build_unchanged_response()
-        response = make_response(
-            render_template("run_status.html", **_build_details(run)) + self._render_stale_banner()
-        )
+            return build_unchanged_response(self._context.watcher)
+        status_html = render_template("run_status.html", **_build_details(run))
+        response = make_response(status_html + render_stale_banner(self._context.watcher))
         response.headers["HX-Trigger"] = "moved"
         return response
-
-    def _build_unchanged_response(self) -> Response:
-        """Build an empty response, or one with only the banner if the page's banner is outdated."""
-        if request.args.get("stale", "") == self._context.watcher.get_stale_since():
-            return Response(status=204)
-        response = make_response(self._render_stale_banner())
-        response.headers["HX-Reswap"] = "none"
-        return response
-
-    def _render_stale_banner(self) -> str:
-        return render_template("stale.html", since=self._context.watcher.get_stale_since(), oob=True)
 
     def run_timeline(self, namespace: str, name: str) -> str:
         """Render the timeline of all events recorded for the run."""
@@ -93,4 +83,4 @@ def _build_details(run: Object) -> Object:
 
 
 def _get_css_classes() -> Object:
-    return {"tones": STATE_TONES, "states": STEP_TONES, "results": RESULT_TONES}
+    return {"tones": STATE_TONES, "steps": STEP_CLASSES, "results": RESULT_TONES}

@@ -88,13 +88,13 @@ def test_page_about_runs_is_accessible_and_fits_window(
     if page == "upgrade":
         browser.wait_until(lambda: browser.find_all(".lanes svg a"))
     if page == "upgrade-stopped":
-        browser.wait_until(lambda: "No events of this run" in browser.get_text("section"))
+        browser.wait_until(lambda: "No events of this run" in browser.get_text("[aria-label=Timeline]"))
 
     assert find_axe_violations(browser) == []
     assert browser.run_script("return document.documentElement.scrollWidth <= innerWidth")
     assert find_broken_words(browser, "main") == []
     assert find_overlapping_texts(browser, "main") == []
-    assert find_overflowing_texts(browser, "table.cards td, table.cards th") == []
+    assert find_overflowing_texts(browser, "table.cards td, table.cards th, .stepper li, .command") == []
     assert browser.take_errors() == []
     folder = os.environ.get("SCREENSHOTS")
     if folder and display_mode in DISPLAY_MODES:
@@ -113,7 +113,7 @@ def test_list_of_runs_shows_what_each_run_waits_for(browser: Browser, active_run
 def test_run_page_has_steps_nodes_jobs_and_timeline(browser: Browser, active_run: Object) -> None:
     """Check that the page shows steps, nodes, Jobs and timeline, with the same texts as the command line."""
     browser.open(RUN_PATH)
-    assert "Nodes upgraded (1 of 3)" in browser.get_text("table.steps")
+    assert "Nodes upgraded (1 of 3)" in browser.get_text(".stepper")
     assert f"kubectl logs -n {DEFAULT_NAMESPACE} job/disks-1" in browser.get_text("table.upgraded")
     assert "Waits for: Job" in browser.get_text(".waits")
     names = [element.text for element in browser.wait_until(lambda: browser.find_all(".lanes .name"))]
@@ -141,7 +141,7 @@ def test_run_page_is_updated(browser: Browser, site: Site, active_run: Object) -
     mutex_runs.write_run_status(
         site.environment.client, "example", step="ReleasingNode", **mutex_runs.build_run_record(uid)
     )
-    browser.wait_until(lambda: "ReleasingNode" in browser.get_text("#run .facts"))
+    browser.wait_until(lambda: "ReleasingNode" in browser.get_text("#run .panel-head .state"))
     browser.wait_until(lambda: len(browser.find_all(".lanes circle")) > marker_count)
     mutex_runs.write_run_status(site.environment.client, "example", **mutex_runs.build_run_record(uid))
 
@@ -153,13 +153,13 @@ def test_page_recovers_from_bad_gateway_responses(browser: Browser, site: Site, 
     uid = active_run["metadata"]["uid"]
     browser.run_script(BAD_GATEWAY_SCRIPT, True)
     browser.wait_until(lambda: browser.run_script("return window.badGatewayCount") > 1)
-    assert "Nodes upgraded (1 of 3)" in browser.get_text("table.steps")
+    assert "Nodes upgraded (1 of 3)" in browser.get_text(".stepper")
 
     mutex_runs.write_run_status(
         site.environment.client, "example", step="ReleasingNode", **mutex_runs.build_run_record(uid)
     )
     browser.run_script(BAD_GATEWAY_SCRIPT, False)
-    browser.wait_until(lambda: "ReleasingNode" in browser.get_text("#run .facts"))
+    browser.wait_until(lambda: "ReleasingNode" in browser.get_text("#run .panel-head .state"))
     mutex_runs.write_run_status(site.environment.client, "example", **mutex_runs.build_run_record(uid))
     browser.take_errors()
 
