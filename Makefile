@@ -125,7 +125,7 @@ mutants: $(STAMP) ## mutate each line of the rules and steps, and list the mutan
 
 screenshots: $(STAMP) ## update the console's screenshots in docs/screenshots
 	@$(BIN)/python -m localcluster build
-	@SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest -m '$(TEST_ALL)' tests/console/web/test_display_modes.py tests/console/web/test_upgrades.py tests/console/web/test_virtual_machines.py
+	@SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest -m '$(TEST_ALL)' tests/console/web/test_display_modes.py tests/console/web/test_record_pages.py tests/console/web/test_upgrades.py tests/console/web/test_virtual_machines.py
 
 requirements: $(STAMP) ## update docs/requirements.md, which lists the tests of each requirement
 	@page=$$($(BIN)/python -m tests.proofs) && printf '%s\n' "$$page" > docs/requirements.md

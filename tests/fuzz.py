@@ -32,6 +32,7 @@ DRAIN_COUNT = 3
 PAGES = (
     *("/", "/nodes", "/nodes/{}", "/live/nodes/{}", "/start", "/stop", "/events", "/events/{}", "/events/{}/replay"),
     *("/timeline/{}", "/dead-letters", "/dead-letters/redrive", "/dead-letters/redrive/{}", "/health/readiness", "/{}"),
+    *("/events/tail", "/events/{}?tab=json", "/certificates", "/cpu-labels"),
 )
 FORM_FIELDS = (
     "node",

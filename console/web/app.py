@@ -106,6 +106,7 @@ def _add_pages(app: Flask, context: ConsoleContext) -> None:
     add("/upgrades/<namespace>/<name>/status", "run_status", runs.run_status)
     add("/upgrades/<namespace>/<name>/timeline", "run_timeline", runs.run_timeline)
     add("/events", "events", events.events)
+    add("/events/tail", "events_tail", events.tail)
     add("/events/<int:seq>", "event", events.event)
     add("/events/<int:seq>/replay", "replay", events.replay, "POST")
     add("/timeline/<name>", "timeline", events.timeline)

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from datetime import datetime
+import re
 
 from cloudevents.core.formats.json import JSONFormat
-from flask import render_template, request
-from werkzeug.exceptions import BadRequest, NotFound
+from flask import Response, make_response, render_template, request
+from werkzeug.exceptions import NotFound
 
 from console.operations.archive import redact_values
-from console.operations.descriptions import parse_time_or_age
 from console.operations.replay import replay_dry_run
 from console.web import swimlanes
 from console.web.callers import list_mutex_read_rights, list_replay_rights, list_run_replay_rights, list_start_rights
 from console.web.context import ConsoleContext
+from console.web.event_filter import PAGE_SIZE, EventFilter
+from console.web.event_groups import KIND_LABELS, group_by_object, is_failed
+from console.web.json_markup import color_json
 from console.web.node_rows import select_draining_maintenance
-from eventing.events import KNOWN_TYPES, shorten_type
-from eventing.journal.entries import Entry, Query
+from console.web.polling import build_unchanged_response, render_stale_banner
+from eventing.events import KNOWN_TYPES, TYPE_DESCRIPTIONS, shorten_type
+from eventing.journal.entries import REDRIVE_PREFIX, Entry, Query, get_object_identity
 from eventing.journal.store import Journal
 from eventing.replay.object_changes import MUTEX_OBJECT_KINDS
+from kube.client.api_errors import Unavailable
 from kube.maintenance.objects import get_node_name
+from kube.paths import Object
 
-PAGE_SIZE = 200
-"""Maximum number of events on one page."""
 MAX_TIMELINE_EVENTS = 1000
 """Maximum number of events in one timeline; older events are omitted."""
 SINCE_CHOICES = ("15m", "1h", "1d")
 """The values of `since` that the page offers; the URL accepts any value that `parse_time_or_age` accepts."""
+EVENT_TABS = {"summary": "Summary", "attempts": "Attempts", "replay": "Replay", "json": "JSON"}
+"""The tabs of an event, by their value in the URL; the first one is the default."""
+FLAG_OR_DATA_PATTERN = re.compile("; (?:data:|`)")
+"""Matches the beginning of a flag's or the data's description in `TYPE_DESCRIPTIONS`."""
+MAX_RELATED_EVENTS = 100
+"""Maximum number of causes and replies to which an event's page has a link."""
 
 
 class EventViews:
@@ -37,29 +47,40 @@ class EventViews:
         self._context = context
 
     def events(self) -> str:
-        """Render the newest events, filtered by `node`, `maintenance`, `type`, `since` and `failed`."""
+        """Render the newest events, grouped by object or in order of arrival, filtered by the query's fields."""
         _, user = self._context.read_state()
-        filters = {name: request.args.get(name, "").strip() for name in ("node", "maintenance", "type", "since")}
-        failed = bool(request.args.get("failed"))
-        query = Query(
-            node=filters["node"],
-            maintenance=filters["maintenance"],
-            types=(filters["type"],) if filters["type"] else (),
-            since=_parse_since(filters["since"]),
-            failed=failed,
-            limit=PAGE_SIZE,
-            keep_newest=True,
-        )
-        entries = self._context.journal.list_entries(query)[::-1]
+        event_filter = EventFilter.from_query(request.args)
         return render_template(
             "events.html",
-            **{"user": user, "entries": entries, "filters": filters, "failed": failed, "swimlanes": swimlanes},
-            **{"types": KNOWN_TYPES, "since_choices": SINCE_CHOICES},
-            **{"is_full": len(entries) == PAGE_SIZE, "page_size": PAGE_SIZE},
+            **{"user": user, "types": KNOWN_TYPES, "since_choices": SINCE_CHOICES, "swimlanes": swimlanes},
+            **self._read_list(event_filter),
         )
 
+    def tail(self) -> Response:
+        """Render the list of events again, unless the page already shows this `version` of the list."""
+        try:
+            self._context.read_state()
+        except Unavailable:
+            return build_unchanged_response(self._context.watcher)  # The page keeps its content and asks again.
+        values = self._read_list(EventFilter.from_query(request.args))
+        if values["version"] == request.args.get("version"):
+            return build_unchanged_response(self._context.watcher)
+        return make_response(render_template("events_tail.html", **values) + render_stale_banner(self._context.watcher))
+
+    def _read_list(self, event_filter: EventFilter) -> Object:
+        """Return the list of events as HTML, its version and its filter; the version changes whenever the HTML does."""
+        entries = self._context.journal.list_entries(event_filter.build_query())[::-1]
+        list_html = render_template(
+            "events_list.html",
+            **{"entries": entries, "groups": group_by_object(entries), "filter": event_filter},
+            **{"is_full": len(entries) == PAGE_SIZE, "page_size": PAGE_SIZE},
+            **{"swimlanes": swimlanes, "kind_labels": KIND_LABELS, "is_failed": is_failed},
+        )
+        version = hashlib.sha256(list_html.encode()).hexdigest()[:16]
+        return {"list_html": list_html, "version": version, "filter": event_filter}
+
     def event(self, seq: int) -> str:
-        """Render one event as JSON, with its attempts.
+        """Render one tab of an event: its summary, its attempts, the form for a replay, or the event as JSON.
 
         An event about the upgrade mutex requires permission to read the mutex object.
         """
@@ -67,7 +88,22 @@ class EventViews:
         entry = self._get_entry(seq)
         if entry.kind in MUTEX_OBJECT_KINDS:
             self._context.require(list_mutex_read_rights(entry.kind))
-        return render_template("event.html", user=user, entry=entry, json=format_event_json(entry), swimlanes=swimlanes)
+        tab = request.args.get("tab", "")
+        return render_template(
+            "event.html",
+            **{"user": user, "entry": entry, "tabs": EVENT_TABS, "tab": tab if tab in EVENT_TABS else "summary"},
+            **{"swimlanes": swimlanes, "kind_labels": KIND_LABELS, "meaning": get_meaning(entry)},
+            **{"object_name": get_object_identity(entry.event)[1], "redrive_prefix": REDRIVE_PREFIX},
+            json=color_json(format_event_json(entry)) if tab == "json" else "",
+            related=self._find_related_events(entry) if tab != "json" else {},
+        )
+
+    def _find_related_events(self, entry: Entry) -> dict[str, Entry]:
+        """Return the event's recorded cause and the recorded replies to the event, by their ids."""
+        replies = [str(reply["id"]) for attempt in entry.attempts for reply in attempt.replies]
+        ids = tuple(filter(None, [entry.cause, *replies]))[:MAX_RELATED_EVENTS]
+        related = self._context.journal.list_entries(Query(ids=ids)) if ids else []
+        return {item.event.get_id(): item for item in related if item.dead_letter is None}
 
     def replay(self, seq: int) -> str:
         """Replay one event as a dry run, and render the recorded and the new response of each function.
@@ -126,15 +162,15 @@ def render_timeline(journal: Journal, uid: str, **template_values: str) -> str:
         idle_count=len(recorded) - len(entries),
         diagram=swimlanes.build_diagram(entries),
         swimlanes=swimlanes,
+        is_failed=is_failed,
         **template_values,
     )
 
 
-def _parse_since(text: str) -> datetime | None:
-    try:
-        return parse_time_or_age(text) if text else None
-    except ValueError as error:
-        raise BadRequest(f"since: {error}") from None
+def get_meaning(entry: Entry) -> str:
+    """Return what the event's type means, without its flags and data; "" for the types of other projects."""
+    description = TYPE_DESCRIPTIONS.get(entry.event.get_type(), "")
+    return FLAG_OR_DATA_PATTERN.split(description)[0].replace("`", "")
 
 
 def format_event_json(entry: Entry) -> str:

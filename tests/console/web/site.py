@@ -140,8 +140,15 @@ class Browser:
         marker.send_keys("\n")
         self.wait_until(lambda: self.get_text("#window-body h2") == event_name)
 
+    def select_tab(self, tab: str) -> None:
+        """Click a tab of the open event, and wait until it is the current one."""
+        link = f"dialog[open] .tabs a[href$='tab={tab}']"
+        self.wait_for_element(link).click()
+        self.wait_for_element(f"{link}[aria-current]")
+
     def replay_event(self) -> list[list[str]]:
         """Replay the open event; return a row per function: name, result, recorded response and new response."""
+        self.select_tab("replay")
         self.wait_for_element("dialog[open] .replay button").click()
         self.wait_until(lambda: self.find_all("#replayed table"))
         rows = self.find_all("#replayed tbody tr:not(.differs)")

@@ -36,7 +36,10 @@ from tests.console.web.callers import (
 from tests.console.web.site import Site
 from tests.proofs import proves
 
-JOURNAL_PATHS = ("/events", "/events/1", "/events/2", "/timeline/recorded-1", "/dead-letters")
+JOURNAL_PATHS = (
+    *("/events", "/events/tail", "/events/1", "/events/1?tab=json", "/events/2", "/timeline/recorded-1"),
+    "/dead-letters",
+)
 REPLAY_PATH, REDRIVE_PATH = "/events/1/replay", "/dead-letters/redrive"
 NODE_NAME = "recorded-1"
 SECRET = "secret-of-the-journal"  # noqa: S105 - a value that only the recorded event contains

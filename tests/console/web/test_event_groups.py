@@ -1,0 +1,67 @@
+"""Tests for the groups of recorded events, and for which events count as failed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cloudevents.core.v1.event import CloudEvent
+
+from console.web.event_groups import group_by_object, is_failed
+from eventing import events
+from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
+from eventing.events import ObjectReference, build_event
+from eventing.journal.entries import Attempt, Entry
+from tests.console.web.test_swimlanes import build_entry, build_time
+
+OTHER_MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "other", "other-uid")
+
+
+def build_other_entry(seq: int) -> Entry:
+    event = build_event(events.NODE_DRAINED, "evict", OTHER_MAINTENANCE, "node-2", seed=str(seq))
+    return Entry(seq, build_time(seq), event)
+
+
+def test_events_are_grouped_by_object_and_groups_with_newest_events_come_first() -> None:
+    """Check that the groups keep the order of the events, and that events about no object come last."""
+    tick = Entry(5, build_time(5), CloudEvent({"id": "tick", "source": "/tick", "type": events.TICK}, {}))
+    entries = [tick, build_other_entry(4), build_entry(3, events.NODE_TAINTED, "taint", 3), build_other_entry(2)]
+
+    groups = group_by_object(entries)
+
+    assert [(group.uid, [entry.seq for entry in group.entries]) for group in groups] == [
+        ("other-uid", [4, 2]),
+        ("uid", [3]),
+        ("", [5]),
+    ]
+    assert [group.title for group in groups] == ["node-2", "node-1", "Other events"]
+    assert [group.name for group in groups] == ["other", "nm", ""]
+
+
+def test_group_counts_events_of_idle_ticks_without_listing_them() -> None:
+    """Check that the events of ticks that changed nothing are only counted."""
+    idle = build_entry(2, events.NODE_TAINTED, "resync", 2, "evict")
+
+    (group,) = group_by_object([idle, build_entry(1, events.NODE_TAINTED, "taint", 1, "evict")])
+
+    assert [entry.seq for entry in group.entries] == [1]
+    assert group.idle_count == 1
+
+
+def test_event_is_failed_unless_a_later_attempt_of_the_same_function_succeeded() -> None:
+    """Check that a retried event is not failed, and that a dead letter and a failure event are."""
+    failed = build_entry(1, events.NODE_TAINTED, "taint", 1, "evict", "status", status=503)
+    event = failed.event
+    retries = [
+        Attempt(event.get_source(), event.get_id(), name, build_time(9), 0.02, 200) for name in ("evict", "status")
+    ]
+    dead_letter = replace(failed, attempts=(), event=add_dead_letter_extensions(event, DeadLetter("/evict", 503, "")))
+    step_failed = build_event(
+        events.MAINTENANCE_STEP_FAILED, "evict", OTHER_MAINTENANCE, "node-2", data={"step": "evict", "error": "denied"}
+    )
+
+    assert is_failed(failed)
+    assert is_failed(replace(failed, attempts=(*failed.attempts, retries[0])))
+    assert not is_failed(replace(failed, attempts=(*failed.attempts, *retries)))
+    assert is_failed(dead_letter)
+    assert is_failed(replace(failed, attempts=(), event=step_failed))
+    assert [group.failed_count for group in group_by_object([failed])] == [1]
