@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 
 from cloudevents.core.formats.json import JSONFormat
 from flask import Response, make_response, render_template, request
@@ -33,6 +34,8 @@ SINCE_CHOICES = ("15m", "1h", "1d")
 """The values of `since` that the page offers; the URL accepts any value that `parse_time_or_age` accepts."""
 EVENT_TABS = {"summary": "Summary", "attempts": "Attempts", "replay": "Replay", "json": "JSON"}
 """The tabs of an event, by their value in the URL; the first one is the default."""
+FLAG_OR_DATA_PATTERN = re.compile("; (?:data:|`)")
+"""Matches the beginning of a flag's or the data's description in `TYPE_DESCRIPTIONS`."""
 MAX_RELATED_EVENTS = 100
 """Maximum number of causes and replies to which an event's page has a link."""
 
@@ -165,8 +168,9 @@ def render_timeline(journal: Journal, uid: str, **template_values: str) -> str:
 
 
 def get_meaning(entry: Entry) -> str:
-    """Return what the event's type means, "" for the types of other projects."""
-    return TYPE_DESCRIPTIONS.get(entry.event.get_type(), "").partition("; data:")[0].replace("`", "")
+    """Return what the event's type means, without its flags and data; "" for the types of other projects."""
+    description = TYPE_DESCRIPTIONS.get(entry.event.get_type(), "")
+    return FLAG_OR_DATA_PATTERN.split(description)[0].replace("`", "")
 
 
 def format_event_json(entry: Entry) -> str:

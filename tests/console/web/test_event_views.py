@@ -127,14 +127,14 @@ def test_dead_letter_shows_reason_and_is_redriven_after_confirmation(
     )
     assert response.status_code == 204
     query = Query(dead_letters_only=True, node=drained_node)
-    (dead_letter,) = journal.select(query)
+    assert len(journal.select(query)) == 1
 
     browser.open("/dead-letters")
     assert "503" in browser.get_text("tbody")
     browser.wait_for_element("tbody form button").click()
     assert "Redrive this event?" in browser.wait_for_dialog()
     # The dialog does not deliver the dead letter until the user confirms.
-    assert journal.select(query)[0].attempts == dead_letter.attempts
+    assert not any(attempt.replay for attempt in journal.select(query)[0].attempts)
     browser.wait_for_element("dialog[open] .buttons button").click()
     browser.wait_until(lambda: "Redriven" in browser.wait_for_dialog())
     assert "cordon" in browser.wait_for_dialog()
