@@ -65,7 +65,7 @@ def test_search_and_filter_are_instant_and_survive_reload(list_browser: Browser)
     browser.wait_for_element("a[data-state='']").click()
     type_search(browser, "nothing-has-this-name")
     assert browser.list_node_names() == []
-    assert browser.get_text("#none strong") == "No nodes match this filter."
+    assert browser.get_text("#none:not([hidden]) strong") == "No nodes match this filter."
 
 
 def test_order_survives_reload_and_live_update(list_browser: Browser, environment: ChainEnvironment) -> None:

@@ -392,12 +392,12 @@ def test_hidden_page_receives_no_messages(site: Site, browser: Browser, path: st
 def test_message_about_empty_list_is_updated(site: Site, browser: Browser) -> None:
     """Check that the message disappears when a node matches the filter, and reappears after the node's deletion."""
     browser.open("/nodes", q="lonely")
-    assert browser.get_text("#none strong") == "No nodes match this filter."
+    assert browser.get_text("#none:not([hidden]) strong") == "No nodes match this filter."
 
     name = site.environment.create_node("lonely-1")
-    browser.wait_until(lambda: name in browser.get_text("table.nodes") and not browser.get_text("#none"))
+    browser.wait_until(lambda: name in browser.get_text("table.nodes") and not browser.find_all("#none:not([hidden])"))
     site.environment.cluster.kubectl("delete", "node", name)
-    browser.wait_until(lambda: browser.get_text("#none strong") == "No nodes match this filter.")
+    browser.wait_until(lambda: browser.get_text("#none:not([hidden]) strong") == "No nodes match this filter.")
 
 
 def build_node_drained_event(node: str) -> CloudEvent:
