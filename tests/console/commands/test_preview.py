@@ -158,7 +158,7 @@ def test_preview_judges_capacity_of_other_nodes(
     run_command("cordon", other)
     rejected = read_report(run_command("preview", node, "-o", "json"))["capacity"]
 
-    assert [pod["to"] for pod in fitting["fits"]] == [other]
+    assert [pod["to"] for pod in fitting["fits"]] == [other], fitting
     assert (rejected["fits"], len(rejected["nowhere"])) == ([], 1)
     assert "cordoned on " in rejected["nowhere"][0]["reason"]
 
