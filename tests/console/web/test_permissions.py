@@ -155,11 +155,13 @@ def test_events_about_mutex_objects_require_permission_for_their_kind(
     """
     allowed_headers = create_account_header(environment, permission.replace(" ", "-"), [*VIEW_PERMISSIONS, permission])
 
-    denied_response, accepted_response = (
+    summary_response, denied_response, accepted_response = (
         get_page(token_console, page, build_auth_header(environment, VIEWER)),
-        get_page(token_console, page, allowed_headers),
+        get_page(token_console, f"{page}?tab=json", build_auth_header(environment, VIEWER)),
+        get_page(token_console, f"{page}?tab=json", allowed_headers),
     )
 
+    assert summary_response.status_code == 403
     assert (denied_response.status_code, accepted_response.status_code) == (403, 200)
     assert (SECRET in denied_response.text, SECRET in accepted_response.text) == (False, True)
 
