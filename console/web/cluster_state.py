@@ -108,15 +108,10 @@ class DelayedCall:
             self._timer = asyncio.get_running_loop().call_at(self._next_call_at, self._call)
 
     def close(self) -> None:
-        """Cancel the outstanding call."""
+        """Make the outstanding call now, so that the last change is not lost."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-
-    @property
-    def is_scheduled(self) -> bool:
-        """Return whether a call follows."""
-        return self._timer is not None
+            self._call()
 
     def _call(self) -> None:
         self._timer = None

@@ -258,7 +258,7 @@ SORT_KEYS: dict[str, Callable[[Row], str]] = {
     "state": lambda row: str(row.urgency),
     "name": lambda row: row.name,
     "roles": lambda row: row.roles,
-    "ready": lambda row: row.readiness,
+    "ready": lambda row: row.readiness.capitalize(),
     "version": lambda row: row.version,
     "since": lambda row: row.since,
     "requester": lambda row: row.requester,

@@ -159,7 +159,7 @@ class RowUpdates:
     def render(self, before: ClusterState, after: ClusterState) -> str:
         """Return the changes as htmx out-of-band swaps, or "" if the list has not changed."""
         with self._lock:  # The other pages wait for the rendering, and do not begin another one.
-            return self._render(before, after)
+            return self._render(before, after, request.script_root)  # The links begin with this path.
 
 
 def count_by_state(rows: list[Row]) -> dict[str, int]:
@@ -199,7 +199,7 @@ def _render_all_rows(state: ClusterState) -> str:
     return render_template("rows_all.html", rows=state.rows) + _render_summary(state)
 
 
-def _render_row_changes(before: ClusterState, after: ClusterState) -> str:
+def _render_row_changes(before: ClusterState, after: ClusterState, _script_root: str) -> str:
     """Render the changed rows, and the parts next to the list if they have changed, as htmx out-of-band swaps."""
     changes = render_template("rows_changed.html", changes=list(diff_rows(before.rows, after.rows))).strip()
     summary_before, summary = _render_summary(before), _render_summary(after)

@@ -16,7 +16,7 @@ from console.web.cluster_state import ClusterState
 from console.web.context import ConsoleContext
 from console.web.node_rows import STATE_CORDONED, Row
 from console.web.node_views import render_stale_banner
-from console.web.streams import KEEPALIVE_COMMENT, PageStreams, format_sse, get_shown_version
+from console.web.streams import KEEPALIVE_COMMENT, PageStreams, format_sse
 from eventing.journal.entries import Query
 from eventing.journal.store import JournalError
 from kube.client.api_errors import ApiError
@@ -106,7 +106,7 @@ class OverviewViews:
         """Render the home page."""
         state, user = self._context.read_state()
         values = _build_values(state, self._read_alerts())
-        return render_template("home.html", user=user, version=state.version, **values)
+        return render_template("home.html", user=user, **values)
 
     def live_home(self) -> Response:
         """Stream the page's content after each change.
@@ -114,12 +114,11 @@ class OverviewViews:
         The stream also reads the upgrade runs and the dead letters again, at most every `REREAD_SECONDS`.
         """
         state, _ = self._context.read_state()
-        shown_version = get_shown_version()
 
         def iter_messages() -> Iterator[str]:
-            latest, alerts, read_at = state, self._read_alerts(), time.monotonic()
-            sent = _render_overview(latest, alerts) if shown_version == str(state.version) else ""
-            for newer in self._streams.iter_states(state, include_current=not sent):
+            latest, alerts, read_at, sent = state, self._read_alerts(), time.monotonic(), ""
+            # The version does not show whether the alerts have changed since the page was rendered.
+            for newer in self._streams.iter_states(state, include_current=True):
                 latest = newer or latest
                 if time.monotonic() - read_at >= REREAD_SECONDS:
                     alerts, read_at = self._read_alerts(), time.monotonic()

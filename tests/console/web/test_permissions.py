@@ -143,8 +143,7 @@ def test_viewer_may_read_journal_pages(token_console: Site, environment: ChainEn
 
 
 @pytest.mark.parametrize(
-    ("page", "permission"),
-    [("/events/3?tab=json", "get mutexrules"), ("/events/4?tab=json", "list mutexrunconfigs")],
+    ("page", "permission"), [("/events/3", "get mutexrules"), ("/events/4", "list mutexrunconfigs")]
 )
 def test_events_about_mutex_objects_require_permission_for_their_kind(
     token_console: Site, environment: ChainEnvironment, page: str, permission: str
