@@ -40,6 +40,7 @@ class _Metadata(TypedDict, total=False):
     resourceVersion: str
     creationTimestamp: str
     deletionTimestamp: str
+    deletionGracePeriodSeconds: int
     finalizers: list[str]
     labels: dict[str, str]
     annotations: dict[str, str]
@@ -108,11 +109,13 @@ def trim_pod(pod: Mapping[str, Any]) -> Object:
 def trim_pod_for_drain(pod: Mapping[str, Any]) -> Object:
     """Return the fields that `trim_pod` keeps, and further fields that a drain needs.
 
-    These are the node name, the finalizers, the creation time and the tolerations, which may allow the pod to return.
+    These are the node name, the finalizers, the grace period, the creation time and the tolerations, which may allow
+    the pod to return.
     Of a terminating pod, the claims are also kept, because their volumes may delay its removal.
     """
     trimmed = trim_pod(pod)
-    metadata = {**trimmed["metadata"], **_pick_fields(pod["metadata"], ("creationTimestamp", "finalizers"))}
+    names = ("creationTimestamp", "finalizers", "deletionGracePeriodSeconds")
+    metadata = {**trimmed["metadata"], **_pick_fields(pod["metadata"], names)}
     node_field = {"nodeName": sys.intern(get_node_name(pod))}
     claims = [build_claim_volume(name) for name in list_claims(pod)] if is_terminating(pod) else []
     volumes = [*trimmed["spec"].get("volumes", []), *claims]

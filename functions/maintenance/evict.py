@@ -212,11 +212,12 @@ class EvictionPass:
     def plan(self, pods: ClassifiedPods) -> EvictionPlan:
         """Plan the evictions that the budgets allow, and the deletions of an escalation; pods in backoff are blocked.
 
-        `node.tainted`, as the tick emits it, repeats the evacuation request of each pod that waits for KubeVirt.
+        `node.tainted` and `drain.overdue`, as the tick emits them, repeat the evacuation request of each pod that waits
+        for KubeVirt.
         """
         evictable = drain_flags.select_evictable_pods(pods.classification, self.options)
         due, backing_off = split_due_pods(evictable, self.maintenance, self.now)
-        is_tick = self.event.get_type() == events.NODE_TAINTED
+        is_tick = self.event.get_type() in (events.NODE_TAINTED, events.DRAIN_OVERDUE)
         plan = plan_evictions(
             due,
             pods.budgets.items,
@@ -231,7 +232,7 @@ class EvictionPass:
         if step is None:
             return plan
         permitted = drain_flags.select_permitted_pods(pods.classification, self.options)
-        deletions = escalation.select_deletions(self.maintenance, permitted, plan.blocked)
+        deletions = escalation.select_deletions(self.maintenance, permitted, plan.blocked, self.now)
         return plan.with_deletions(deletions, escalation.build_deletion_options(step, self.options))
 
     async def execute(self, plan: EvictionPlan) -> EvictionOutcome:

@@ -78,11 +78,11 @@ class PodHintPolicy(HintPolicy):
         super().__init__(_build_work_key)
 
     def may_replace(self, waiting: BaseCloudEvent, newer: BaseCloudEvent) -> bool:
-        """Return whether the waiting hint is not `node.tainted`.
+        """Return whether the waiting hint is neither `node.tainted` nor `drain.overdue`.
 
-        Only for that type does `evict` report a drifted node, and repeat evacuation requests.
+        Only for these types does `evict` report a drifted node, and repeat evacuation requests.
         """
-        return waiting.get_type() != events.NODE_TAINTED
+        return waiting.get_type() not in (events.NODE_TAINTED, events.DRAIN_OVERDUE)
 
     def merge_hints(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
         """Return the last hint with the newest versions of pods and budgets in all hints."""

@@ -220,6 +220,6 @@ class Observation:
         evictable = drain_flags.select_evictable_pods(self.classification, self.drain_options)
         due_pods, backing_off = split_due_pods(evictable, self.maintenance, self.now)
         permitted = drain_flags.select_permitted_pods(self.classification, self.drain_options)
-        return not escalation.select_deletions(self.maintenance, permitted, backing_off) and all(
+        return not escalation.select_deletions(self.maintenance, permitted, backing_off, self.now) and all(
             is_terminating(pod) and self.now < parse_time(pod["metadata"]["deletionTimestamp"]) for pod in due_pods
         )

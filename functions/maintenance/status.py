@@ -88,6 +88,7 @@ def _write_status(update: StatusUpdate, client: SyncClient) -> list[BaseCloudEve
     recorded. If that fails, the step does not begin; the next tick emits the event again.
     """
     event = update.event
+    recorded_step: EscalationStep | None = None
     for _ in range(MAX_ATTEMPTS):
         maintenance = read_maintenance(event, client)
         if maintenance is None:
@@ -96,9 +97,10 @@ def _write_status(update: StatusUpdate, client: SyncClient) -> list[BaseCloudEve
         if not patch:
             return []
         step = _find_new_step(maintenance, patch["status"])
-        if step and not _record_step(maintenance, step, client):
+        if step and step != recorded_step and not _record_step(maintenance, step, client):
             update = update._replace(status_input=replace(update.status_input, is_overdue=False))
             continue
+        recorded_step = step
         try:
             client.patch(f"{m.build_path(maintenance)}/status", patch)
         except Conflict:

@@ -106,7 +106,8 @@ def _build_work_key(event: BaseCloudEvent) -> WorkKey:
         return WorkKey("announcements", "all maintenances")
     uid = str(get_metadata(event).get("uid"))
     is_relevant = _is_relevant(require_data(event), Settings.from_environment(os.environ))
-    return WorkKey("announcements", uid) if is_relevant else WorkKey(f"maintenance {uid}")
+    # At most one such hint waits for its turn, so that a slow receiver holds no threads; the tick handles the others.
+    return WorkKey("announcements", "update") if is_relevant else WorkKey(f"maintenance {uid}")
 
 
 @step(
@@ -160,6 +161,7 @@ class NotificationPass:
 
     Attributes:
         errors: Errors that a later delivery may not have.
+        has_more: Whether more notifications are due than one pass sends.
     """
 
     api: Api
@@ -167,6 +169,7 @@ class NotificationPass:
     now: datetime
     records: RecordLog
     errors: list[Exception]
+    has_more: bool = False
 
     async def announce_all(self, blockages: list[Blockage]) -> None:
         """Announce the new blockages and the ended ones."""
@@ -225,6 +228,7 @@ class NotificationPass:
         """Send what was not sent yet, and record what was accepted."""
         due = [item for maintenance in maintenances for item in self._find_due(maintenance, blockages)]
         chosen = NOTIFICATION_ROTATION.rotate(due, lambda item: item.id)[:MAX_NOTIFICATIONS]
+        self.has_more = len(due) > len(chosen)
         problems = [find_url_problem(get_url(item.maintenance), self.settings.origins) for item in chosen]
         refused = [(item, problem) for item, problem in zip(chosen, problems, strict=True) if problem]
         await EVENT_RECORDER.record(self.api, (_build_refusal(*item) for item in refused))
@@ -276,6 +280,8 @@ def _run_pass(
     if not extensions.is_replay(event):
         OPEN_ANNOUNCEMENTS.update(current.records, uid)
         client.run(current.notify_all(maintenances, blockages))
+        if current.errors or current.has_more:
+            OPEN_ANNOUNCEMENTS.clear()  # The next tick reads the records again, and sends the rest.
     if current.errors:
         raise Retry(_format_error(current.errors[0]))
 

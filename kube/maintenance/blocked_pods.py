@@ -54,6 +54,8 @@ SCHEDULING_GRACE = timedelta(seconds=2)
 """Time after the cordon during which the scheduler may still bind pods that it was already scheduling."""
 BUDGET_REASONS = ("DisruptionBudget", "MultipleBudgets", *VIRT_LAUNCHER_REASONS)
 """Reasons without a backoff: an event reports when the budget allows an eviction, and triggers the next attempt."""
+REFUSAL_REASONS = ("Error", "Forbidden", ESCALATION_REASON)
+"""Reasons of pods whose eviction or deletion was refused."""
 UNDECIDED_REASONS = ("NoAnswer", "Changing", "Busy", "NoTime")
 """Reasons of evictions that failed without a refusal; if the pass evicted other pods, the next pass retries them."""
 
@@ -99,7 +101,22 @@ def build_blocked_pods(
 
 def get_blocking_key(blocked_pod: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the key of an entry in `status.blockedPods`: the pod, the reason and the budget."""
-    return tuple(blocked_pod.get(field) for field in ("namespace", "name", "reason", "budget"))
+    namespace, name, reason, budget = (blocked_pod.get(field) for field in ("namespace", "name", "reason", "budget"))
+    return namespace, name, get_cause(reason), budget
+
+
+def get_cause(reason: object) -> str:
+    """Return the reason, or "Refused" for the reasons that alternate during an escalation step.
+
+    If both the eviction and the deletion of a pod are refused, the step tries them in turn. The time since which the
+    pod is blocked must not change with each attempt.
+    """
+    return "Refused" if reason in REFUSAL_REASONS else str(reason)
+
+
+def is_recreated(pod: Pod, maintenance: Maintenance, now: datetime) -> bool:
+    """Return whether the pod's controller would recreate the pod on this node."""
+    return _build_blocked_if_recreated(pod, maintenance, now) is not None
 
 
 def format_summary(blocked: Iterable[BlockedPod]) -> str:
@@ -197,13 +214,14 @@ def was_blocked(blocked_pod: BlockedPod, maintenance: Maintenance) -> bool:
 
 
 def _build_blocking_key(blocked_pod: BlockedPod) -> tuple[str, str, str]:
-    return blocked_pod.pod["namespace"], blocked_pod.pod["name"], blocked_pod.reason
+    return blocked_pod.pod["namespace"], blocked_pod.pod["name"], get_cause(blocked_pod.reason)
 
 
 def _map_blocking_start_times(maintenance: Maintenance) -> dict[tuple[str, str, str], object]:
     """Return the time since which the status lists each pod as blocked, by namespace, name and reason."""
     return {
-        (item["namespace"], item["name"], item["reason"]): item.get("since") for item in get_blocked_pods(maintenance)
+        (item["namespace"], item["name"], get_cause(item["reason"])): item.get("since")
+        for item in get_blocked_pods(maintenance)
     }
 
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from kube.budgets import CREATED_BY_LABEL, BlockedPod
+from kube.maintenance.blocked_pods import is_recreated
 from kube.maintenance.objects import SUCCEEDED, Maintenance, get_blocked_pods, get_condition, get_spec, get_status
 from kube.paths import Object
 from kube.pods import DrainOptions, Pod, format_key, get_uid, is_daemonset_pod, is_ready, is_terminating
@@ -32,8 +33,8 @@ DEADLINE_EXCEEDED = "DeadlineExceeded"
 """Reason of the condition Drained after the deadline."""
 DELETABLE_BUDGET_REASONS = ("DisruptionBudget", "MultipleBudgets")
 """Reasons of pods that a budget blocks; not those of virt-launcher pods, which wait for KubeVirt."""
-REFUSAL_REASONS = ("Error", "Forbidden")
-"""Reasons of pods whose eviction the API server, a webhook or a policy refused."""
+REFUSAL_PATTERN = re.compile("webhook|denied request")
+"""Matches an `Error` with which a webhook or a policy refused an eviction; other errors may be over soon."""
 DURATION_PATTERN = re.compile(r"(?:([0-9]{1,5})h)?(?:([0-9]{1,5})m)?(?:([0-9]{1,5})s)?")
 """Matches the durations that the CRD allows; Go's `time.ParseDuration` accepts them, too."""
 MAX_VALUE_CHARACTERS = 40
@@ -162,7 +163,8 @@ def find_due_step(maintenance: Maintenance, now: datetime) -> EscalationStep | N
     """Return the step that follows the current one, if the step is due.
 
     After the previous step, the step waits at least as long as the spec's times are apart, even if the previous step
-    began late. Otherwise, after an outage, a milder step would have no time to take effect.
+    began late. Otherwise, after an outage, a milder step would have no time to take effect. After a success no step is
+    due: the recorded start is that of the finished drain, and a new pod begins another one.
     """
     steps, current, start = (
         parse_drain_schedule(maintenance).steps,
@@ -170,7 +172,8 @@ def find_due_step(maintenance: Maintenance, now: datetime) -> EscalationStep | N
         get_start_time(maintenance),
     )
     index = steps.index(current) + 1 if current else 0
-    if start is None or index == len(steps):
+    has_ended = get_status(maintenance).get("phase") == SUCCEEDED
+    if start is None or has_ended or index == len(steps):
         return None
     step = steps[index]
     due = start + step.delay
@@ -204,28 +207,33 @@ def determine_start_time(maintenance: Maintenance, now: datetime, *, is_drained:
     return start or now
 
 
-def select_deletions(maintenance: Maintenance, pods: Iterable[Pod], blocked: Iterable[BlockedPod]) -> list[Pod]:
+def select_deletions(
+    maintenance: Maintenance, pods: Iterable[Pod], blocked: Iterable[BlockedPod], now: datetime
+) -> list[Pod]:
     """Return the pods that the current step deletes.
 
     `pods` are the pods that the drain options allow to leave. `blocked` are those of them that may not be evicted now.
-    Pods of DaemonSets stay, because they would return. Virt-launcher pods stay, because their virtual machines would
-    shut down instead of migrating.
+    Pods that their controller recreates on this node stay, such as pods of DaemonSets. Virt-launcher pods stay, because
+    their virtual machines would shut down instead of migrating.
     """
     step = find_current_step(maintenance)
     if step is None:
         return []
     reason_by_uid = {item.pod["uid"]: item.reason for item in blocked}
-    refused = {
-        f"{item['namespace']}/{item['name']}"
-        for item in get_blocked_pods(maintenance)
-        if item["reason"] in REFUSAL_REASONS
-    }
+    refused = {f"{item['namespace']}/{item['name']}" for item in get_blocked_pods(maintenance) if _is_refusal(item)}
     return [
         pod
         for pod in pods
         if not (is_daemonset_pod(pod) or CREATED_BY_LABEL in (pod["metadata"].get("labels") or {}))
+        and (is_terminating(pod) or not is_recreated(pod, maintenance, now))
         and _is_deletion_due(step.action, pod, reason_by_uid.get(get_uid(pod), ""), refused)
     ]
+
+
+def _is_refusal(blocked_pod: Mapping[str, Any]) -> bool:
+    """Return whether the API server, a webhook or a policy refused the eviction, so that it would be refused again."""
+    reason, message = blocked_pod["reason"], str(blocked_pod.get("message") or "")
+    return reason == "Forbidden" or (reason == "Error" and bool(REFUSAL_PATTERN.search(message)))
 
 
 def _is_deletion_due(action: str, pod: Pod, blocked_reason: str, refused: Collection[str]) -> bool:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from kube.budgets import PROGRESSING_REASONS
+from kube.budgets import ESCALATION_REASON, PROGRESSING_REASONS
 from kube.kubernetes_events import NORMAL_TYPE, WARNING_TYPE, EventNotice, build_event
 from kube.maintenance.blocked_groups import BlockedGroup, group_blocked_pods
+from kube.maintenance.blocked_pods import get_cause
 from kube.maintenance.objects import (
     Maintenance,
     format_full_name,
@@ -43,6 +44,8 @@ MAX_CAUSE_CHARACTERS = 300
 """Maximum length of the cause in a message, in characters, so that the remedy also fits into an Event."""
 Reference = Mapping[str, str]
 """Reference to an object, with the fields of `involvedObject`."""
+OBJECT_FIELDS = ("apiVersion", "kind", "namespace", "name", "uid")
+"""Fields of the reference to a budget or workload."""
 
 
 @dataclass(frozen=True)
@@ -142,15 +145,20 @@ def find_blockages(maintenance: Maintenance) -> list[Blockage]:
     blockages: dict[str, Blockage] = {}
     for group in group_blocked_pods(get_blocked_pods(maintenance), format_full_name(maintenance)):
         if group.reason not in PROGRESSING_REASONS:
-            key = f"{group.reason} {group.budget_key}".rstrip()
+            key = f"{get_cause(group.reason)} {group.budget_key}".rstrip()
             blockages.setdefault(key, Blockage(maintenance, key, group))
     return list(blockages.values())
 
 
 def find_over(log: RecordLog, blockages: Iterable[Blockage]) -> list[AnnouncementRecord]:
-    """Return the records of the announced blockages that do not exist any longer, each with the reason of its end."""
-    current = {(item.uid, item.key) for item in blockages}
-    over = [item for item in log.list_open() if (item.uid, item.key) not in current]
+    """Return the records of the announced blockages that do not exist any longer, each with the reason of its end.
+
+    While an escalation step is refused, its pods are blocked for that reason, although their budgets block them, too.
+    """
+    existing = list(blockages)
+    current = {(item.uid, item.key) for item in existing}
+    refused = {item.uid for item in existing if item.group.reason == ESCALATION_REASON}
+    over = [item for item in log.list_open() if (item.uid, item.key) not in current and item.uid not in refused]
     return [replace(item, reason=UNBLOCKED_REASON, recorded_at=None) for item in over]
 
 
@@ -223,7 +231,7 @@ def parse_record(event: Mapping[str, Any]) -> AnnouncementRecord | None:
             str(data["node"]),
             str(data["key"]),
             str(data["since"]),
-            tuple({str(name): str(value) for name, value in item.items()} for item in data["objects"]),
+            tuple({name: str(item[name]) for name in OBJECT_FIELDS} for item in data["objects"]),
             parse_time_or_none(event.get("lastTimestamp")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -192,6 +192,23 @@ def test_stuck_pod_trimmed_for_a_drain_is_reported_like_the_complete_pod() -> No
     assert [blocked_pod] == build_blocked_pods([], [], [pod], now)
 
 
+def test_pod_trimmed_for_a_drain_keeps_its_grace_period() -> None:
+    """Check that the grace period of a deletion is kept: an escalation step does not repeat an immediate deletion."""
+    metadata = {
+        "namespace": "ns",
+        "name": "web",
+        "deletionTimestamp": "2026-01-01T00:00:00Z",
+        "deletionGracePeriodSeconds": 0,
+    }
+    response = json.dumps(
+        {"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": [{"metadata": metadata, "spec": {}}]}
+    )
+
+    (decoded,) = POD_LIST_DECODER.decode(response)["items"]
+
+    assert trim_pod_for_drain(decoded)["metadata"]["deletionGracePeriodSeconds"] == 0
+
+
 @given(pods_with_volumes)
 def test_typed_decoder_keeps_all_fields_that_a_drain_reads(pods: list[Object]) -> None:
     """NMO-6 to NMO-9: the typed decoder keeps every field that the drain rules read."""

@@ -247,8 +247,8 @@ def test_terminating_pod_is_not_blocked() -> None:
 
 @pytest.mark.parametrize(
     ("earlier_refusals", "backoff_seconds"),
-    [([], 10), ([("Error", 30)], 30), ([("Error", 3000)], 60), ([("Forbidden", 30)], 10)],
-    ids=["new", "refused for 30 s", "refused for long", "different reason before"],
+    [([], 10), ([("Error", 30)], 30), ([("Error", 3000)], 60), ([("NoAnswer", 30)], 10), ([("Escalation", 30)], 30)],
+    ids=["new", "refused for 30 s", "refused for long", "different reason before", "deletion was refused before"],
 )
 def test_retry_time_grows_with_the_duration_of_the_refusal(
     earlier_refusals: list[tuple[str, int]], backoff_seconds: int

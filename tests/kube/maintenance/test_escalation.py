@@ -22,6 +22,7 @@ STEPS = [
     {"after": "1h", "action": DELETE_NOW},
 ]
 BUDGET, SEVERAL_BUDGETS = "DisruptionBudget", "MultipleBudgets"
+READY_NAME = {"namespace": "ns", "name": "ready"}
 UNREADY, READY = make_pod("unready", ready=False), make_pod("ready")
 TERMINATING = make_pod("terminating", deletionTimestamp="2026-01-02T03:04:05Z", deletionGracePeriodSeconds=30)
 
@@ -125,6 +126,7 @@ def test_error_names_invalid_field_and_no_step_is_due(drain: Any, error: str) ->
         pytest.param(make_escalated(DELETE_UNREADY, 90), 109, None, id="after a late step, the distance remains"),
         pytest.param(make_escalated(DELETE_UNREADY, 90), 110, DELETE, id="second step after a late step"),
         pytest.param(make_escalated(DELETE_NOW, 60), 900, None, id="after the last step"),
+        pytest.param(make_drain({"escalation": STEPS}, {"phase": "Succeeded"}), 900, None, id="after a success"),
         pytest.param(make_escalated(DELETE, steps=STEPS[:1]), 30, DELETE_UNREADY, id="the spec lacks the step"),
         pytest.param(make_escalated(DELETE, steps=[{**STEPS[1], "after": "40m"}]), 39, None, id="the step has moved"),
         pytest.param(make_drain({"escalation": STEPS}, {"startTime": None}), 90, None, id="no start"),
@@ -155,6 +157,7 @@ def test_next_step_is_due_at_its_time(maintenance: Object, minutes: int, due_act
         pytest.param(make_drain({"escalation": STEPS}), 10, True, id="step"),
         pytest.param(make_escalated(DELETE_UNREADY, 10), 11, False, id="step is reported"),
         pytest.param(make_drain({"deadline": "1h"}, {"startTime": None}), 0, True, id="start is not reported"),
+        pytest.param(make_drain({"escalation": STEPS}, {"phase": "Succeeded"}), 900, False, id="drained"),
     ],
 )
 def test_tick_reports_what_status_lacks(maintenance: Object, minutes: int, expected: bool) -> None:
@@ -206,28 +209,42 @@ def test_step_deletes_only_pods_that_its_action_allows(action: str, pod: Object,
     """Check that a step deletes no pod that may be evicted, waits, recovered, or belongs to a DaemonSet or a VM."""
     blocked = [make_blocked(pod, reason)] if reason else []
 
-    assert escalation.select_deletions(make_escalated(action), [pod], blocked) == ([pod] if is_deleted else [])
+    assert escalation.select_deletions(make_escalated(action), [pod], blocked, START) == ([pod] if is_deleted else [])
 
 
 @pytest.mark.parametrize(
-    ("action", "reason", "is_deleted"),
+    ("action", "reason", "message", "is_deleted"),
     [
-        (DELETE, "Error", True),
-        (DELETE, "Forbidden", True),
-        (DELETE_UNREADY, "Error", False),
-        (DELETE, "DisableEviction", False),
-        (DELETE, ESCALATION_REASON, False),
-        (DELETE, "NoAnswer", False),
+        (DELETE, "Error", "failed calling webhook", True),
+        (DELETE, "Error", "ValidatingAdmissionPolicy 'p' with binding 'b' denied request", True),
+        (DELETE, "Error", "etcdserver: leader changed", False),
+        (DELETE, "Forbidden", "", True),
+        (DELETE_UNREADY, "Error", "failed calling webhook", False),
+        (DELETE, "DisableEviction", "", False),
+        (DELETE, ESCALATION_REASON, "", False),
+        (DELETE, "NoAnswer", "", False),
     ],
 )
 def test_pod_whose_eviction_was_refused_is_deleted_after_its_backoff(
-    action: str, reason: str, is_deleted: bool
+    action: str, reason: str, message: str, is_deleted: bool
 ) -> None:
     """Check that a pod whose eviction a webhook or a policy refused is deleted instead of evicted again."""
-    maintenance = make_escalated(action, blockedPods=[{"namespace": "ns", "name": "ready", "reason": reason}])
+    maintenance = make_escalated(action, blockedPods=[{**READY_NAME, "reason": reason, "message": message}])
 
-    assert escalation.select_deletions(maintenance, [READY], []) == ([READY] if is_deleted else [])
-    assert escalation.select_deletions(maintenance, [READY], [make_blocked(READY, reason)]) == []
+    assert escalation.select_deletions(maintenance, [READY], [], START) == ([READY] if is_deleted else [])
+    assert escalation.select_deletions(maintenance, [READY], [make_blocked(READY, reason)], START) == []
+
+
+def test_recreated_pod_is_not_deleted() -> None:
+    """Check that no step deletes a pod that its controller would recreate on this node, even after its backoff."""
+    created = format_time(START + timedelta(hours=2))
+    pod = make_pod("recreated", creationTimestamp=created, owner="ReplicaSet")
+    condition = {"type": "Cordoned", "status": "True", "lastTransitionTime": format_time(START)}
+    maintenance = make_escalated(DELETE, conditions=[condition])
+
+    deletions = escalation.select_deletions(maintenance, [pod], [make_blocked(pod)], START + timedelta(hours=9))
+
+    assert deletions == []
 
 
 @pytest.mark.parametrize(
@@ -244,7 +261,7 @@ def test_pod_whose_eviction_was_refused_is_deleted_after_its_backoff(
 def test_step_applies_only_while_status_and_spec_contain_it(maintenance: Object) -> None:
     """Check that no pod is deleted before the status contains the step, and none after the spec lacks it."""
     assert escalation.find_current_step(maintenance) is None
-    assert escalation.select_deletions(maintenance, [UNREADY, TERMINATING], [make_blocked(UNREADY)]) == []
+    assert escalation.select_deletions(maintenance, [UNREADY, TERMINATING], [make_blocked(UNREADY)], START) == []
 
 
 @pytest.mark.parametrize(("action", "seconds"), [(DELETE_UNREADY, 7), (DELETE, 7), (DELETE_NOW, 0)])

@@ -90,7 +90,7 @@ def test_groups_with_one_reason_and_several_messages_are_one_blockage() -> None:
 
     blockage = find_only_blockage(*entries)
 
-    assert blockage.key == "Error"
+    assert blockage.key == "Refused"
     assert describe_blockage(blockage).endswith("which is being drained: request 0")
 
 
