@@ -11,12 +11,15 @@ WORKERS ?= 3
 APART ?= 2
 OVERLAY ?= knative
 NODE ?=
-IMAGE ?=
+REGISTRY ?= localhost:5000
+IMAGE ?= $(REGISTRY)/nodemaintenance
 ENGINES ?= local
 CASES ?=
 ROUNDS ?= 5
 QUICK ?=
 FULL ?=
+FORCE ?=
+PUSH_FLAGS ?=
 ADD ?=
 VERSION ?=
 TRIES ?= 10000
@@ -54,7 +57,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-mutex demo-real demo-vm test test-all test-slow check checked e2e e2e-real e2e-installs fuzz mutants screenshots requirements reference up env status down deploy cluster-functest image container-build \
+.PHONY: help demo demo-mutex demo-real demo-vm test test-all test-slow check checked e2e e2e-real e2e-installs fuzz mutants screenshots requirements reference up env status down deploy undeploy cluster-functest image container-build \
   container-push container-build-and-push-community bench chaos performance lint build lock clean needs
 
 help: ## show this list
@@ -149,8 +152,11 @@ down: ## stop the cluster that `make up` started
 status: ## show the running cluster's processes: state, restarts and reason of the last exit
 	@$(UP_COMMAND) status
 
-deploy: $(STAMP) ## install an overlay on the cluster of your kubeconfig; OVERLAY=mine is the directory of your own overlay, which extends one of manifests/overlays and names the image
-	@$(BIN)/python -m localcluster.deploy '$(OVERLAY)'
+deploy: $(STAMP) ## install the last pushed image on the cluster of your kubeconfig; OVERLAY=mine is the directory of your own overlay, which extends one of manifests/overlays, VERSION=1.2.3 selects another image
+	@$(BIN)/python -m localcluster.deploy apply '$(OVERLAY)' --image '$(if $(VERSION),$(IMAGE):v$(VERSION),$(shell cat build/pushed-image 2> /dev/null))'
+
+undeploy: $(STAMP) ## remove an overlay from the cluster of your kubeconfig; OVERLAY as in `make deploy`; FORCE=1 first ends all maintenances and upgrade runs
+	@$(BIN)/python -m localcluster.deploy remove '$(OVERLAY)' $(if $(FORCE),--force)
 
 cluster-functest: $(STAMP) ## test the installed product on the cluster of your kubeconfig: drain NODE=name, then restore it
 	@$(BIN)/python -m tests.functest $(NODE)
@@ -165,18 +171,19 @@ REVISION = $(shell git rev-parse HEAD 2> /dev/null || echo unknown)
 DATED = $(if $(filter docker,$(ENGINE)),,--layers --timestamp $(shell git log -1 --format=%ct 2> /dev/null || echo 0))
 BUILD_IMAGE = $(ENGINE) build --file Dockerfile --build-arg BASE=$(BASE) --build-arg VERSION=$(or $(VERSION),unreleased) --build-arg REVISION=$(REVISION) $(strip $(DATED) $(FLAGS))
 
-image: ## build the image with podman, docker or buildah, and its SBOM build/sbom.json; IMAGE=nodemaintenance VERSION=1.2.3 BASE=python:3.13-slim FLAGS="--network host"
+image: ## build the image with podman, docker or buildah, and its SBOM build/sbom.json; IMAGE=localhost:5000/nodemaintenance VERSION=1.2.3 BASE=python:3.13-slim FLAGS="--network host"
 	@[ -n '$(ENGINE)' ] || { echo 'error: cannot build an image: no working podman, docker or buildah found: install one of them' >&2; exit 1; }
-	@$(BUILD_IMAGE) --tag $(or $(IMAGE),nodemaintenance):$(if $(VERSION),v$(VERSION),latest) .
+	@$(BUILD_IMAGE) --tag $(IMAGE):$(if $(VERSION),v$(VERSION),latest) .
 	@mkdir -p build
 	@$(BUILD_IMAGE) --target sbom --output type=local,dest=build .
 
-# IMAGE is the image's name including its registry; VERSION=1.2.3 becomes the tag v1.2.3.
+# The image is named $(REGISTRY)/nodemaintenance, or $(IMAGE) if it is set; VERSION=1.2.3 becomes the tag v1.2.3. The name
+# of the last pushed image is the default of `make deploy`.
 container-build container-push:
-	@[ -n '$(IMAGE)' ] && [ -n '$(VERSION)' ] || { echo 'error: IMAGE and VERSION are required: make $@ IMAGE=registry.example/nodemaintenance VERSION=1.2.3' >&2; exit 1; }
+	@[ -n '$(VERSION)' ] || { echo 'error: VERSION is required: make $@ VERSION=1.2.3, and REGISTRY=registry.example if the registry is not $(REGISTRY)' >&2; exit 1; }
 	@$(if $(filter %build,$@),$(MAKE) --no-print-directory image)
 	@[ -n '$(ENGINE)' ] || { echo 'error: cannot push an image: no working podman, docker or buildah found: install one of them' >&2; exit 1; }
-	@$(if $(filter %push,$@),$(ENGINE) push $(IMAGE):v$(VERSION))
+	@$(if $(filter %push,$@),$(ENGINE) push $(PUSH_FLAGS) $(IMAGE):v$(VERSION) && mkdir -p build && echo '$(IMAGE):v$(VERSION)' > build/pushed-image)
 
 container-build-and-push-community:
 	@$(MAKE) --no-print-directory container-build

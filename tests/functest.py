@@ -1,7 +1,8 @@
-"""`make cluster-functest NODE=name` runs one complete maintenance of a node in the current cluster.
+"""`make cluster-functest` runs one complete maintenance of a node in the current cluster.
 
-The current kubeconfig selects the cluster. The test drains only the named node, and restores it even if the test
-fails. `python -m tests.functest NODE` exits with status 0 if all checks passed.
+The current kubeconfig selects the cluster. The test drains only the node that NODE names, or else the ready worker with
+the fewest pods, and restores it even if the test fails. `python -m tests.functest [NODE]` exits with status 0 if all
+checks passed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import signal
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from contextlib import aclosing, closing
 
@@ -23,8 +25,9 @@ from kube.client.list_watch import follow
 from kube.client.sync_client import SyncClient
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, MEDIK8S
+from kube.maintenance.quorum import is_control_plane, is_node_ready
 from kube.nodes import NODES_PATH, build_node_path, is_cordoned, is_in_maintenance
-from kube.paths import DEFAULT_NAMESPACE, Object
+from kube.paths import DEFAULT_NAMESPACE, PODS_PATH, Object
 
 DRAIN_TIMEOUT_SECONDS = 600.0
 """Maximum duration of the drain; the pods on a real node use their grace periods."""
@@ -44,11 +47,11 @@ class FunctestError(Exception):
 
 
 def run_functest(name: str) -> None:
-    """Run the test on the node with this name. Raises `FunctestError`."""
+    """Run the test on the node with this name, or on a node of its choice if `name` is "". Raises `FunctestError`."""
     try:
         with closing(SyncClient()) as cluster:
             original_node = _get_testable_node(cluster, name)
-            maintenance = _build_maintenance(name)
+            maintenance = _build_maintenance(original_node["metadata"]["name"])
             try:
                 _run_maintenance(cluster, cluster.create(MEDIK8S.path, maintenance))
             finally:  # The object may exist even if no response to its creation arrived.
@@ -67,22 +70,31 @@ def _build_maintenance(node: str) -> Object:
 
 
 def _get_testable_node(cluster: SyncClient, name: str) -> Object:
-    """Return the node if the test can run on it. Raises `FunctestError` otherwise."""
+    """Return the node if the test can run on it; choose one if `name` is "". Raises `FunctestError` if it cannot."""
     nodes = {node["metadata"]["name"]: node for node in cluster.list(NODES_PATH)["items"]}
-    if name not in nodes:
-        problem = f'node "{name}" not found' if name else "NODE is not set"
-        names = ", ".join(sorted(nodes)[:MAX_LISTED_NODES])
-        raise FunctestError(f"{problem}: run make cluster-functest NODE=name with one of {names}")
+    names = ", ".join(sorted(nodes)[:MAX_LISTED_NODES])
+    if name and name not in nodes:
+        raise FunctestError(f'node "{name}" not found: run make cluster-functest NODE=name with one of {names}')
     maintained = {
         m.get_node_name(maintenance)
         for group in GROUPS.values()
         for maintenance in _list_maintenances(cluster, group.path)
     }
-    if is_cordoned(nodes[name]) or name in maintained:
+    free = {key: node for key, node in nodes.items() if not is_cordoned(node) and key not in maintained}
+    if not name:
+        pods = Counter(pod["spec"].get("nodeName") for pod in cluster.list(PODS_PATH)["items"])
+        workers = [key for key, node in free.items() if is_node_ready(node) and not is_control_plane(node)]
+        if not workers:
+            raise FunctestError(
+                "no ready worker without a NodeMaintenance is schedulable: run make cluster-functest NODE=name with "
+                f"one of {names}"
+            )
+        name = min(workers, key=lambda worker: (pods[worker], worker))
+    if name not in free:
         raise FunctestError(
             f'node "{name}" is cordoned or has a NodeMaintenance: uncordon the node or delete the NodeMaintenance first'
         )
-    node: Object = nodes[name]
+    node: Object = free[name]
     return node
 
 

@@ -1,1 +1,1 @@
-"""`make deploy`: applies one of the project's overlays to the cluster of the current kubeconfig."""
+"""`make deploy` and `make undeploy`: install an overlay on the cluster of the current kubeconfig, and remove it."""

@@ -1,14 +1,32 @@
-"""Command line `python -m localcluster.deploy OVERLAY`: an overlay's name in manifests/overlays, or its directory."""
+"""Command line `python -m localcluster.deploy apply|remove OVERLAY`: a name in manifests/overlays, or a directory."""
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 from localcluster.deploy.apply import deploy
+from localcluster.deploy.removal import remove
 from localcluster.errors import LocalClusterError
+
+
+def main() -> None:
+    """Run the command that is named on the command line."""
+    parser = argparse.ArgumentParser(prog="python -m localcluster.deploy", description="Install or remove an overlay.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    apply_command, remove_command = commands.add_parser("apply"), commands.add_parser("remove")
+    for command in (apply_command, remove_command):
+        command.add_argument("overlay", help="Name of an overlay in manifests/overlays, or its directory.")
+    apply_command.add_argument("--image", default="", help="Image that replaces the overlay's placeholder.")
+    remove_command.add_argument("--force", action="store_true", help="First end all maintenances and upgrade runs.")
+    arguments = parser.parse_args()
+    if arguments.command == "apply":
+        deploy(arguments.overlay, arguments.image)
+    else:
+        remove(arguments.overlay, arguments.force)
+
 
 if __name__ == "__main__":
     try:
-        deploy(*sys.argv[1:2] or [""])
+        main()
     except LocalClusterError as error:
         raise SystemExit(f"error: {error}") from None

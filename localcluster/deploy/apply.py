@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import yaml
-
-from eventing.local.manifests import YAML_LOADER
+from localcluster.deploy.kubectl import Kubectl, find_overlay
 from localcluster.deploy.preflight import (
     KNATIVE_DOMAIN,
     PLACEHOLDER_IMAGE,
@@ -27,63 +21,51 @@ from localcluster.deploy.preflight import (
     list_pods_with_key_variable,
     list_required_kinds,
     list_signing_namespaces,
-    set_default_namespace,
 )
 from localcluster.errors import LocalClusterError
-from localcluster.programs import build
-from localcluster.servers import ROOT
 
-OVERLAYS_DIR = ROOT / "manifests" / "overlays"
 POD_SELECTOR = "app.kubernetes.io/part-of=node-maintenance"
 """Label selector of the product's pods."""
 BINDINGS_PATH = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 
 
-def find_overlay(overlay: str) -> Path:
-    """Return an overlay's directory. Raises `LocalClusterError`, which lists the project's overlays, if there is none.
-
-    The function expands a leading `~`, which a shell does not expand inside `OVERLAY=`.
-    """
-    for folder in (OVERLAYS_DIR / overlay, Path(os.path.expanduser(overlay))):
-        if overlay and (folder / "kustomization.yaml").is_file():
-            return folder
-    shipped = ", ".join(sorted(entry.parent.name for entry in OVERLAYS_DIR.glob("*/kustomization.yaml")))
-    raise LocalClusterError(
-        f"OVERLAY={overlay}: no kustomization.yaml found: use a directory that contains one, or one of {shipped}"
-    )
-
-
-def deploy(overlay: str) -> None:
-    """Apply an overlay. Raises `LocalClusterError` with the reason.
+def deploy(overlay: str, image: str = "") -> None:
+    """Apply an overlay; `image`, if given, replaces the placeholder image. Raises `LocalClusterError` with the reason.
 
     After an error, nothing was applied, except the signing key's Secret and the final `kubectl apply`'s objects.
     """
-    folder = find_overlay(overlay)
-    kubectl = _find_kubectl()
-    rendered = _run_command(kubectl, "kustomize", str(folder)).stdout
-    probe = _run_command(kubectl, "get", "--raw", "/readyz", "--request-timeout=10s", check=False)
-    if probe.returncode:
-        reason = f"the API server does not respond: {probe.stderr.strip()}"
-        raise LocalClusterError(f"nothing was applied: {reason}; check KUBECONFIG")
-    manifests = set_default_namespace(
-        list(yaml.load_all(rendered, Loader=YAML_LOADER)), _get_context_namespace(kubectl)
-    )
-    _check_kinds_served(kubectl, manifests)
-    _check_no_other_install(kubectl, manifests)
-    if object_names := list_objects_with_placeholder_image(manifests):
-        reason = f"{', '.join(object_names)} would run the placeholder image {PLACEHOLDER_IMAGE}"
-        remedy = "set the image under `images` in an overlay of your own (see docs/install.md)"
-        raise LocalClusterError(f"nothing was applied: {reason}: {remedy}")
-    _check_signing_secret(kubectl, manifests)
-    _ensure_signing_secret(kubectl, manifests)
-    done = subprocess.run([kubectl, "apply", "-f", "-"], input=rendered, text=True, check=False)
-    if done.returncode:
+    try:
+        kubectl, rendered = _render_if_applicable(overlay, image)
+    except LocalClusterError as error:
+        raise LocalClusterError(f"nothing was applied: {error}") from None
+    if not kubectl.show("apply", "-f", "-", stdin=rendered):
         raise LocalClusterError(
-            f"kubectl did not apply all of {folder}: fix the errors above, then run `make deploy` again"
+            f"kubectl did not apply all of {overlay}: fix the errors above, then run `make deploy` again"
         )
 
 
-def _check_kinds_served(kubectl: str, manifests: Sequence[Mapping[str, Any]]) -> None:
+def _render_if_applicable(overlay: str, image: str) -> tuple[Kubectl, str]:
+    """Check the cluster, create the signing key, and return kubectl and the overlay's objects as YAML."""
+    folder, kubectl = find_overlay(overlay), Kubectl.find()
+    rendered = kubectl.render(folder)
+    manifests = kubectl.parse(rendered)
+    _check_kinds_served(kubectl, manifests)
+    _check_no_other_install(kubectl, manifests)
+    if object_names := list_objects_with_placeholder_image(manifests):
+        if not image:
+            raise LocalClusterError(
+                f"{', '.join(object_names)} would run the placeholder image {PLACEHOLDER_IMAGE}: push an image with "
+                "`VERSION=1.2.3 make container-build-and-push-community`, or set the image under `images` in an "
+                "overlay of your own (see docs/install.md)"
+            )
+        print(f"image: {image}")
+        rendered = kubectl.render(folder, image)
+    _check_signing_secret(kubectl, manifests)
+    _ensure_signing_secret(kubectl, manifests)
+    return kubectl, rendered
+
+
+def _check_kinds_served(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]) -> None:
     """Raise `LocalClusterError` if the cluster does not serve a kind of these objects."""
     missing = sorted(list_required_kinds(manifests) - _list_served_kinds(kubectl, manifests))
     if missing:
@@ -93,10 +75,10 @@ def _check_kinds_served(kubectl: str, manifests: Sequence[Mapping[str, Any]]) ->
             if any(KNATIVE_DOMAIN in version for version, _ in missing)
             else ""
         )
-        raise LocalClusterError(f"nothing was applied: the cluster does not serve {names}{remedy}")
+        raise LocalClusterError(f"the cluster does not serve {names}{remedy}")
 
 
-def _check_no_other_install(kubectl: str, manifests: Sequence[Mapping[str, Any]]) -> None:
+def _check_no_other_install(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]) -> None:
     """Raise `LocalClusterError` if these objects would take over objects or roles of another install."""
     live_objects = [
         live_object
@@ -105,12 +87,10 @@ def _check_no_other_install(kubectl: str, manifests: Sequence[Mapping[str, Any]]
     ]
     if conflicts := [*list_conflicts(manifests, live_objects), *_list_accounts_losing_roles(kubectl, manifests)]:
         remedy = 'see "Change the broker or the overlay" in docs/upgrade.md'
-        raise LocalClusterError(
-            f"nothing was applied: conflicts with another install: {'; '.join(conflicts)}; {remedy}"
-        )
+        raise LocalClusterError(f"conflicts with another install: {'; '.join(conflicts)}; {remedy}")
 
 
-def _check_signing_secret(kubectl: str, manifests: Sequence[Mapping[str, Any]]) -> None:
+def _check_signing_secret(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]) -> None:
     """Raise `LocalClusterError` if the signing key does not exist yet but pods already run without it.
 
     Pods that start later with the key would reject the events of those pods permanently. Only the administrator may
@@ -119,11 +99,11 @@ def _check_signing_secret(kubectl: str, manifests: Sequence[Mapping[str, Any]]) 
     for namespace in list_signing_namespaces(manifests):
         path = f"/api/v1/namespaces/{namespace}"
         running = list_pods_with_key_variable(
-            _get_raw(kubectl, f"{path}/pods?labelSelector={quote(POD_SELECTOR)}").get("items", ())
+            kubectl.get_raw(f"{path}/pods?labelSelector={quote(POD_SELECTOR)}").get("items", ())
         )
-        if running and not _get_raw(kubectl, f"{path}/secrets/{SIGNING_SECRET}"):
+        if running and not kubectl.get_raw(f"{path}/secrets/{SIGNING_SECRET}"):
             raise LocalClusterError(
-                f"nothing was applied: namespace {namespace} lacks the Secret {SIGNING_SECRET}, and pods run without "
+                f"namespace {namespace} lacks the Secret {SIGNING_SECRET}, and pods run without "
                 f"it, such as {running[0]}: while no maintenance is active, run these commands, then `make deploy` "
                 "again (see docs/security.md): "
                 f"kubectl create secret generic {SIGNING_SECRET} -n {namespace} "
@@ -132,7 +112,7 @@ def _check_signing_secret(kubectl: str, manifests: Sequence[Mapping[str, Any]]) 
             )
 
 
-def _ensure_signing_secret(kubectl: str, manifests: Sequence[Mapping[str, Any]]) -> None:
+def _ensure_signing_secret(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]) -> None:
     """Create the signing key's Secret in each namespace that needs it, unless it exists.
 
     The function applies the namespace first if it is one of the objects.
@@ -144,52 +124,34 @@ def _ensure_signing_secret(kubectl: str, manifests: Sequence[Mapping[str, Any]])
             if manifest["kind"] == "Namespace" and manifest["metadata"]["name"] == namespace
         ]
         for body in bodies:
-            _run_command(kubectl, "apply", "-f", "-", stdin=json.dumps(body))
+            kubectl.run("apply", "-f", "-", stdin=json.dumps(body))
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SIGNING_SECRET, "namespace": namespace}}
         body = {**secret, "stringData": {"key": secrets.token_urlsafe(32)}}
-        created = _run_command(kubectl, "create", "-f", "-", stdin=json.dumps(body), check=False)
+        created = kubectl.run("create", "-f", "-", stdin=json.dumps(body), check=False)
         if created.returncode and "AlreadyExists" not in created.stderr:
             raise LocalClusterError(f"cannot create Secret {namespace}/{SIGNING_SECRET}: {created.stderr.strip()}")
 
 
-def _find_kubectl() -> str:
-    """Return the path of kubectl: the one on PATH, or else the one that `make build` built."""
-    if found := shutil.which("kubectl"):
-        return found
-    built = build.get_target_dir() / "kubectl"
-    if not built.is_file():
-        raise LocalClusterError("kubectl not found on PATH: install it, or build it with `make build`")
-    return str(built)
-
-
-def _get_context_namespace(kubectl: str) -> str:
-    """Return the namespace of the current context, or `default` if it names none, as kubectl does."""
-    viewed = _run_command(
-        kubectl, "config", "view", "--minify", "-o", "jsonpath={.contexts[0].context.namespace}", check=False
-    )
-    return viewed.stdout or "default"
-
-
-def _list_served_kinds(kubectl: str, manifests: Sequence[Mapping[str, Any]]) -> set[Kind]:
+def _list_served_kinds(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]) -> set[Kind]:
     """Return the kinds that the cluster serves in the API groups of these objects."""
     found: set[Kind] = set()
     for version in {manifest["apiVersion"] for manifest in manifests}:
         path = f"/apis/{version}" if "/" in version else f"/api/{version}"
-        found |= {(version, resource["kind"]) for resource in _get_raw(kubectl, path).get("resources", ())}
+        found |= {(version, resource["kind"]) for resource in kubectl.get_raw(path).get("resources", ())}
     return found
 
 
-def _list_accounts_losing_roles(kubectl: str, manifests: Sequence[Mapping[str, Any]]) -> list[str]:
+def _list_accounts_losing_roles(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]) -> list[str]:
     """Describe each existing ServiceAccount that would lose its ClusterRoleBindings.
 
     Such an account belongs to another install, or to the same functions deployed in another form.
     """
-    lost = sorted(find_accounts_losing_roles(manifests, _get_raw(kubectl, BINDINGS_PATH).get("items", ())))
-    existing = (pair for pair in lost if _get_raw(kubectl, "/api/v1/namespaces/{}/serviceaccounts/{}".format(*pair)))
+    lost = sorted(find_accounts_losing_roles(manifests, kubectl.get_raw(BINDINGS_PATH).get("items", ())))
+    existing = (pair for pair in lost if kubectl.get_raw("/api/v1/namespaces/{}/serviceaccounts/{}".format(*pair)))
     return [f"ServiceAccount {namespace}/{name} would lose its cluster roles" for namespace, name in existing]
 
 
-def _list_live_objects(kubectl: str, namespace: str) -> list[Mapping[str, Any]]:
+def _list_live_objects(kubectl: Kubectl, namespace: str) -> list[Mapping[str, Any]]:
     """Return the Brokers and the core Services of a namespace."""
     paths = (
         f"/apis/eventing.knative.dev/v1/namespaces/{namespace}/brokers",
@@ -197,23 +159,5 @@ def _list_live_objects(kubectl: str, namespace: str) -> list[Mapping[str, Any]]:
     )
     found: list[Mapping[str, Any]] = []
     for kind, path in zip(("Broker", "Service"), paths, strict=True):
-        found += [{**item, "kind": kind} for item in _get_raw(kubectl, path).get("items", ())]
+        found += [{**item, "kind": kind} for item in kubectl.get_raw(path).get("items", ())]
     return found
-
-
-def _get_raw(kubectl: str, path: str) -> Mapping[str, Any]:
-    """Return the API server's response to a GET of this path, {} if it does not serve the path."""
-    done = _run_command(kubectl, "get", "--raw", path, check=False)
-    if done.returncode == 0:
-        response: Mapping[str, Any] = json.loads(done.stdout)
-        return response
-    if "NotFound" in done.stderr:
-        return {}
-    raise LocalClusterError(f"nothing was applied: cannot get {path}: {done.stderr.strip()}")
-
-
-def _run_command(*command: str, stdin: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
-    if check and done.returncode:
-        raise LocalClusterError(f"{' '.join(command[1:])}: {done.stderr.strip()}")
-    return done

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from localcluster.deploy import apply, preflight
+from localcluster.deploy import kubectl, preflight
 from localcluster.errors import LocalClusterError
 from localcluster.processes import reserve_port
 from localcluster.programs import build
@@ -116,7 +116,7 @@ def test_deploy_reports_unreachable_api_server(tmp_path: Path) -> None:
 def test_unknown_overlay_is_rejected(overlay: str) -> None:
     """Check that an unknown overlay, or one in an unknown user's home, is rejected with a list of overlays."""
     with pytest.raises(LocalClusterError, match=rf"OVERLAY={overlay}: .* one of compact, func, .*plain"):
-        apply.find_overlay(overlay)
+        kubectl.find_overlay(overlay)
 
 
 def test_overlay_in_home_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_overlay_in_home_directory_is_found(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "kustomization.yaml").touch()
 
-    assert apply.find_overlay("~/mine") == tmp_path / "mine"
+    assert kubectl.find_overlay("~/mine") == tmp_path / "mine"
 
 
 def test_object_without_namespace_gets_default_namespace() -> None:
@@ -204,26 +204,31 @@ def test_functional_test_drains_and_restores_given_node(running_state_dir: Path)
 
 @pytest.mark.slow
 @proves("NMO-26a")
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ((), "error: NODE is not set: run make cluster-functest NODE=name with one of node-1"),
-        (("NODE=node-9",), 'error: node "node-9" not found: run make cluster-functest NODE=name with one of node-1'),
-    ],
-    ids=["none", "unknown"],
-)
-def test_functional_test_requires_name_of_existing_node(
-    running_state_dir: Path, variables: tuple[str, ...], message: str
-) -> None:
-    """Check that, without the name of an existing node, the functional test lists the nodes and changes nothing."""
+def test_functional_test_without_node_drains_worker_with_fewest_pods(running_state_dir: Path) -> None:
+    """Check that the functional test drains the worker with the fewest pods if no node is named."""
+    run_kubectl(running_state_dir, "cordon", "node-1")
+    run_kubectl(running_state_dir, "delete", "pods", "--all", "-n", "default")
+    run_kubectl(running_state_dir, "rollout", "status", "deployment/web", "--timeout=60s")
+    run_kubectl(running_state_dir, "uncordon", "node-1")
+
+    result = run_make("cluster-functest", **build_environment(running_state_dir))
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "draining node node-1\n" in result.stdout
+
+
+@pytest.mark.slow
+@proves("NMO-26a")
+def test_functional_test_rejects_unknown_node(running_state_dir: Path) -> None:
+    """Check that, with the name of an unknown node, the functional test lists the nodes and changes nothing."""
     nodes_before = run_kubectl(
         running_state_dir, "get", "nodes", "-o", "jsonpath={.items[*].metadata.generation} {.items[*].spec}"
     )
 
-    result = run_make("cluster-functest", *variables, **build_environment(running_state_dir))
+    result = run_make("cluster-functest", "NODE=node-9", **build_environment(running_state_dir))
 
     assert result.returncode != 0
-    assert message in result.stderr
+    assert 'error: node "node-9" not found: run make cluster-functest NODE=name with one of node-1' in result.stderr
     assert (
         run_kubectl(
             running_state_dir, "get", "nodes", "-o", "jsonpath={.items[*].metadata.generation} {.items[*].spec}"
@@ -271,6 +276,28 @@ def test_image_is_built_and_pushed_with_version_tag(tmp_path: Path) -> None:
     assert build_call.endswith(f"--tag {name} .")
     assert sbom_call.endswith("--target sbom --output type=local,dest=build .")
     assert (push_call, failing_call) == (f"push {name}", build_call)
+    assert (ROOT / "build" / "pushed-image").read_text() == f"{name}\n"
+
+
+@proves("NMO-26a")
+def test_image_is_pushed_to_default_registry(engine_dir: Path) -> None:
+    """Check that the document's command, with only a version, pushes to the default registry."""
+    path = f"{engine_dir}:{os.environ['PATH']}"
+
+    result = run_make("container-build-and-push-community", PATH=path, VERSION="1.2.3")
+
+    assert result.returncode == 0, result.stderr
+    assert pop_logged_calls(engine_dir)[-1].split() == ["push", "localhost:5000/nodemaintenance:v1.2.3"]
+
+
+@proves("NMO-26a")
+def test_push_requires_version(engine_dir: Path) -> None:
+    """Check that the error for a missing version names the variables and the default registry."""
+    result = run_make("container-build-and-push-community", PATH=f"{engine_dir}:{os.environ['PATH']}")
+
+    assert result.returncode != 0
+    assert "error: VERSION is required: " in result.stderr
+    assert "REGISTRY=registry.example if the registry is not localhost:5000" in result.stderr
 
 
 @pytest.fixture

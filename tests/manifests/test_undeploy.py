@@ -1,0 +1,117 @@
+"""Tests that `make undeploy` restores all nodes first, and leaves the cluster as it was before the install."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kube.maintenance.groups import MEDIK8S
+from kube.nodes import build_node_path
+from localcluster.cluster import LocalCluster
+from localcluster.deploy import removal
+from localcluster.errors import LocalClusterError
+from tests.manifests.rendering import MANIFESTS, SKIP_SCHEMA_OPTION, install_knative_crds, render_overlay
+from tests.manifests.running_install import RunningInstall
+from tests.proofs import proves
+
+pytestmark = pytest.mark.slow
+
+OVERLAY = "compact"
+NODE = "node-1"
+CHANGING_KINDS = ("events", "leases", "endpointslices", "endpoints", "componentstatuses", "pods", "nodes")
+"""Resources whose objects Kubernetes itself creates and deletes all the time."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
+    """Yield a cluster with Knative's CRDs, which is the current cluster of kubectl."""
+    with LocalCluster(tmp_path / "servers", nodes=1) as cluster:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+        install_knative_crds(cluster)
+        yield cluster
+
+
+def list_objects(cluster: LocalCluster) -> set[str]:
+    """Return the names of all objects that no controller of Kubernetes replaces."""
+    resources = cluster.kubectl("api-resources", "--verbs=list", "-o", "name").stdout.split()
+    kinds = ",".join(name for name in resources if name.split(".")[0] not in CHANGING_KINDS)
+    names = "{range .items[*]}{.apiVersion}/{.kind}/{.metadata.namespace}/{.metadata.name} {end}"
+    return set(cluster.kubectl("get", kinds, "-A", f"-o=jsonpath={names}").stdout.split())
+
+
+def apply_overlay(cluster: LocalCluster, overlay: str) -> None:
+    """Apply an overlay as `make deploy` does, with the Secret that it creates."""
+    cluster.kubectl("apply", SKIP_SCHEMA_OPTION, "-k", MANIFESTS / "overlays" / overlay)
+
+
+def create_maintenance(cluster: LocalCluster) -> None:
+    """Create a NodeMaintenance of the node."""
+    body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": "kept"}}
+    cluster.get_client().create(MEDIK8S.path, {**body, "spec": {"nodeName": NODE}})
+
+
+@proves("NMO-26a")
+def test_removal_leaves_nothing(cluster: LocalCluster) -> None:
+    """Check that install and removal leave the same objects as before the install."""
+    objects_before = list_objects(cluster)
+    apply_overlay(cluster, "mutex")
+    assert list_objects(cluster) > objects_before
+
+    removal.remove("mutex", force=False)
+
+    shared_namespaces = {"v1/Namespace//medik8s-leases"}
+    left = {name for name in list_objects(cluster) - objects_before if "/medik8s-leases/" not in name}
+    assert left == shared_namespaces
+    assert not objects_before - list_objects(cluster)
+
+
+@proves("NMO-26a")
+def test_removal_is_refused_during_maintenance_and_restores_node_if_forced(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Check that a maintenance prevents the removal, and that a forced removal first restores the node."""
+    apply_overlay(cluster, OVERLAY)
+    install = RunningInstall(cluster, render_overlay(OVERLAY), tmp_path)
+    node_before = cluster.get_client().get(build_node_path(NODE))["spec"]
+    with install:
+        create_maintenance(cluster)
+        cluster.kubectl("wait", "nm/kept", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+        objects_before = list_objects(cluster)
+
+        with pytest.raises(LocalClusterError, match=r"not removed: .*medik8s\.io: kept: end them .* FORCE=1"):
+            removal.remove(OVERLAY, force=False)
+        assert list_objects(cluster) == objects_before
+
+        removal.remove(OVERLAY, force=True)
+
+    assert cluster.get_client().get(build_node_path(NODE))["spec"] == node_before
+    assert not [name for name in list_objects(cluster) if "node-maintenance" in name]
+
+
+@proves("NMO-26a")
+def test_forced_removal_stops_if_functions_do_not_run(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a maintenance that no function ends stops the removal, so that the node can still be restored."""
+    monkeypatch.setattr(removal, "END_TIMEOUT_SECONDS", 1)
+    apply_overlay(cluster, OVERLAY)
+    create_maintenance(cluster)
+    patch = json.dumps({"metadata": {"finalizers": ["foregroundDeleteNodeMaintenance"]}})
+    cluster.kubectl("patch", "nm/kept", "--type=merge", "-p", patch)
+    objects_before = list_objects(cluster)
+
+    with pytest.raises(LocalClusterError, match=r"medik8s\.io kept did not end within 1 s: check with `kubectl get"):
+        removal.remove(OVERLAY, force=True)
+
+    assert list_objects(cluster) == objects_before
+
+
+@proves("NMO-26a")
+def test_removal_is_refused_if_another_install_exists(cluster: LocalCluster) -> None:
+    """Check that one of two installs is not removed, because the other install needs the CRDs and cluster roles."""
+    apply_overlay(cluster, OVERLAY)
+    apply_overlay(cluster, "hyperconverged")
+
+    with pytest.raises(LocalClusterError, match="namespace kubevirt-hyperconverged has another install"):
+        removal.remove(OVERLAY, force=True)
