@@ -19,7 +19,7 @@ ROUNDS ?= 5
 QUICK ?=
 FULL ?=
 FORCE ?=
-PUSH_FLAGS ?=
+PUSHED ?= build/pushed-image
 ADD ?=
 VERSION ?=
 TRIES ?= 10000
@@ -153,7 +153,7 @@ status: ## show the running cluster's processes: state, restarts and reason of t
 	@$(UP_COMMAND) status
 
 deploy: $(STAMP) ## install the last pushed image on the cluster of your kubeconfig; OVERLAY=mine is the directory of your own overlay, which extends one of manifests/overlays, VERSION=1.2.3 selects another image
-	@$(BIN)/python -m localcluster.deploy apply '$(OVERLAY)' --image '$(if $(VERSION),$(IMAGE):v$(VERSION),$(shell cat build/pushed-image 2> /dev/null))'
+	@$(BIN)/python -m localcluster.deploy apply '$(OVERLAY)' --image '$(if $(VERSION),$(IMAGE):v$(VERSION),$(shell cat $(PUSHED) 2> /dev/null))'
 
 undeploy: $(STAMP) ## remove an overlay from the cluster of your kubeconfig; OVERLAY as in `make deploy`; FORCE=1 first ends all maintenances and upgrade runs
 	@$(BIN)/python -m localcluster.deploy remove '$(OVERLAY)' $(if $(FORCE),--force)
@@ -178,12 +178,13 @@ image: ## build the image with podman, docker or buildah, and its SBOM build/sbo
 	@$(BUILD_IMAGE) --target sbom --output type=local,dest=build .
 
 # The image is named $(REGISTRY)/nodemaintenance, or $(IMAGE) if it is set; VERSION=1.2.3 becomes the tag v1.2.3. The name
-# of the last pushed image is the default of `make deploy`.
+# of the last pushed image, in the file PUSHED, is the default of `make deploy`. docker uses HTTP for localhost anyway.
+HTTP_FLAG = $(if $(filter localhost:%,$(IMAGE)),$(if $(filter docker,$(ENGINE)),,--tls-verify=false))
 container-build container-push:
 	@[ -n '$(VERSION)' ] || { echo 'error: VERSION is required: make $@ VERSION=1.2.3, and REGISTRY=registry.example if the registry is not $(REGISTRY)' >&2; exit 1; }
 	@$(if $(filter %build,$@),$(MAKE) --no-print-directory image)
 	@[ -n '$(ENGINE)' ] || { echo 'error: cannot push an image: no working podman, docker or buildah found: install one of them' >&2; exit 1; }
-	@$(if $(filter %push,$@),$(ENGINE) push $(PUSH_FLAGS) $(IMAGE):v$(VERSION) && mkdir -p build && echo '$(IMAGE):v$(VERSION)' > build/pushed-image)
+	@$(if $(filter %push,$@),$(ENGINE) push $(HTTP_FLAG) $(IMAGE):v$(VERSION) && mkdir -p $(dir $(PUSHED)) && echo '$(IMAGE):v$(VERSION)' > $(PUSHED))
 
 container-build-and-push-community:
 	@$(MAKE) --no-print-directory container-build

@@ -23,7 +23,7 @@ EFFECTFUL_RESOURCES = (
     "nodemaintenances.kubevirt.io",
     "mutexrunconfigs.openshift-optional.skrzypek.io",
 )
-"""Resources whose objects change nodes or pools until the functions, because of a finalizer, have undone the changes."""
+"""Resources whose objects have a finalizer, which the functions remove after they have restored nodes or pools."""
 POD_SOURCE = "podsource"
 """Name of the ContainerSource that each install has."""
 SHARED_SELECTOR = "!nodemaintenance.dev/shared"

@@ -18,7 +18,12 @@ from localcluster.up import state_directory
 from tests.localcluster.commands import ROOT, run_kubectl
 from tests.proofs import proves
 
-IMAGE_ARGUMENTS = ("container-build-and-push-community", "IMAGE=registry.example/nodemaintenance", "VERSION=1.2.3")
+IMAGE_ARGUMENTS = (
+    "container-build-and-push-community",
+    "IMAGE=registry.example/nodemaintenance",
+    "VERSION=1.2.3",
+    "PUSHED=/dev/null",
+)
 
 
 def run_make(target: str, *variables: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -276,18 +281,23 @@ def test_image_is_built_and_pushed_with_version_tag(tmp_path: Path) -> None:
     assert build_call.endswith(f"--tag {name} .")
     assert sbom_call.endswith("--target sbom --output type=local,dest=build .")
     assert (push_call, failing_call) == (f"push {name}", build_call)
-    assert (ROOT / "build" / "pushed-image").read_text() == f"{name}\n"
 
 
 @proves("NMO-26a")
-def test_image_is_pushed_to_default_registry(engine_dir: Path) -> None:
-    """Check that the document's command, with only a version, pushes to the default registry."""
-    path = f"{engine_dir}:{os.environ['PATH']}"
+def test_image_is_pushed_to_default_registry_and_deployed(engine_dir: Path) -> None:
+    """Check that the document's command, with only a version, pushes to the default registry, over HTTP.
 
-    result = run_make("container-build-and-push-community", PATH=path, VERSION="1.2.3")
+    `make deploy` then installs this image.
+    """
+    path, pushed = f"{engine_dir}:{os.environ['PATH']}", engine_dir / "pushed-image"
+    name = "localhost:5000/nodemaintenance:v1.2.3"
+
+    result = run_make("container-build-and-push-community", f"PUSHED={pushed}", PATH=path, VERSION="1.2.3")
+    command = run_make("deploy", "--dry-run", f"PUSHED={pushed}").stdout
 
     assert result.returncode == 0, result.stderr
-    assert pop_logged_calls(engine_dir)[-1].split() == ["push", "localhost:5000/nodemaintenance:v1.2.3"]
+    assert pop_logged_calls(engine_dir)[-1] == f"push --tls-verify=false {name}"
+    assert f"localcluster.deploy apply 'knative' --image '{name}'" in command
 
 
 @proves("NMO-26a")

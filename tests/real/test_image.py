@@ -16,10 +16,12 @@ from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.cluster import LocalCluster
 from localcluster.function_server import build_bind_env
-from localcluster.nodes.buildah import Buildah
-from localcluster.processes import reserve_port, wait_until_ready
+from localcluster.nodes.buildah import Buildah, run_command
+from localcluster.processes import Server, reserve_port, wait_until_ready
+from localcluster.programs import build
 from localcluster.readiness import is_ready
 from tests.functions.event_builders import build_added_event
+from tests.proofs import proves
 from tests.real.product_image import IMAGE_VERSION, ProductImage, build_image
 
 pytestmark = pytest.mark.real
@@ -74,6 +76,32 @@ def test_rebuilt_image_is_identical(image: ProductImage, buildah: Buildah) -> No
     rebuilt = build_image(buildah, "--no-cache")
 
     assert rebuilt.oci_config["rootfs"]["diff_ids"] == diff_ids
+
+
+@proves("NMO-26a", "C30")
+def test_image_is_pushed_to_registry(image: ProductImage, buildah: Buildah, tmp_path: Path) -> None:
+    """Check that `make container-push` pushes the image to a real registry on localhost, from which it can be pulled."""
+    port, config_file = reserve_port(), tmp_path / "config.yml"
+    storage = {"filesystem": {"rootdirectory": str(tmp_path / "data")}}
+    config_file.write_text(json.dumps({"version": "0.1", "storage": storage, "http": {"addr": f"127.0.0.1:{port}"}}))
+    program = build.ensure_programs(build.REGISTRY) / "registry"
+    command = [str(program), "serve", str(config_file)]
+    registry = Server("registry", command, tmp_path / "registry.log", {"OTEL_TRACES_EXPORTER": "none"})
+    name = f"localhost:{port}/nodemaintenance:v{IMAGE_VERSION}"
+    registry.start()
+    try:
+        wait_until_ready("the registry", partial(is_ready, f"http://127.0.0.1:{port}/"), [registry])
+        buildah.run("tag", image.name, name)
+        variables = [f"REGISTRY=localhost:{port}", f"VERSION={IMAGE_VERSION}", f"PUSHED={tmp_path / 'pushed-image'}"]
+        run_command(["make", "container-push", *variables], buildah.environment)
+        buildah.run("rmi", name)
+        buildah.run("pull", "--tls-verify=false", name)
+
+        pushed = json.loads(buildah.run("inspect", "--type", "image", name))["OCIv1"]
+        assert pushed["rootfs"] == image.oci_config["rootfs"]
+        assert (tmp_path / "pushed-image").read_text() == f"{name}\n"
+    finally:
+        registry.stop()
 
 
 def test_function_in_image_begins_maintenance(
