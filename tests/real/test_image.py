@@ -80,7 +80,7 @@ def test_rebuilt_image_is_identical(image: ProductImage, buildah: Buildah) -> No
 
 @proves("NMO-26a", "C30")
 def test_image_is_pushed_to_registry(image: ProductImage, buildah: Buildah, tmp_path: Path) -> None:
-    """Check that `make container-push` pushes the image to a real registry on localhost, from which it can be pulled."""
+    """Check that `make container-push` pushes the image to a registry on localhost, from which it can be pulled."""
     port, config_file = reserve_port(), tmp_path / "config.yml"
     storage = {"filesystem": {"rootdirectory": str(tmp_path / "data")}}
     config_file.write_text(json.dumps({"version": "0.1", "storage": storage, "http": {"addr": f"127.0.0.1:{port}"}}))
