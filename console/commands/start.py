@@ -93,9 +93,11 @@ class PreviewResult(NamedTuple):
     preview: MaintenancePreview | None = None
     error: str = ""
 
-    def get_node_data(self, node: str) -> Object:
-        """Return the part of the preview for one node, as JSON data."""
-        return self.preview.get_node_data(node) if self.preview else {"podsUnknown": self.error}
+    def split_by_node(self) -> Mapping[str, Object]:
+        """Return the part of the preview for each node that exists, as JSON data."""
+        if self.preview:
+            return self.preview.split_by_node()
+        return {node: {"podsUnknown": self.error} for node in self.known_nodes}
 
 
 @click.command(cls=KubectlFlagsCommand)
@@ -160,8 +162,9 @@ def start(
     async def start_nodes(api: Api) -> NodeOutcomes:
         outcomes = await _start_maintenances(api, selection, nodes, request)
         if dry_run:
+            preview_data = result.split_by_node()
             outcomes.reports = {
-                node: {**report, **result.get_node_data(node)} for node, report in outcomes.reports.items()
+                node: {**report, **preview_data.get(node, {})} for node, report in outcomes.reports.items()
             }
         elif wait and outcomes.reports:
             await _wait_for_drains(api, outcomes, namespace, timeout, output)
