@@ -65,7 +65,9 @@ class EventViews:
         values = self._read_list(EventFilter.from_query(request.args))
         if values["version"] == request.args.get("version"):
             return build_unchanged_response(self._context.watcher)
-        return make_response(render_template("events_tail.html", **values) + render_stale_banner(self._context.watcher))
+        return make_response(
+            render_template("events_tail.html", **values) + render_stale_banner(self._context.watcher.get_stale_since())
+        )
 
     def _read_list(self, event_filter: EventFilter) -> Object:
         """Return the list of events as HTML, its version and its filter; the version changes whenever the HTML does."""

@@ -25,6 +25,7 @@ from console.web.node_rows import (
     diff_rows,
     select_draining_maintenance,
 )
+from console.web.polling import render_stale_banner
 from console.web.protection import get_csrf_token
 from console.web.streams import KEEPALIVE_COMMENT, PageStreams, format_sse, get_shown_version
 from kube.maintenance.blocked_groups import group_blocked_pods
@@ -109,7 +110,7 @@ class NodeViews:
         """Stream the changes to the details; a `moved` event makes the page reload the timeline and the VMs."""
         state, _ = self._context.read_state()
         shown_version = get_shown_version()
-        current_parts = _render_parts(self._build_details(state, name), render_stale_banner(state))
+        current_parts = _render_parts(self._build_details(state, name), render_stale_banner(state.stale_since))
 
         def iter_messages() -> Iterator[str]:
             before = current_parts if shown_version == str(state.version) else {}
@@ -117,7 +118,9 @@ class NodeViews:
                 if newer is None:
                     yield KEEPALIVE_COMMENT
                     continue
-                after = _render_parts(self._build_details(newer, name, may_be_missing=True), render_stale_banner(newer))
+                after = _render_parts(
+                    self._build_details(newer, name, may_be_missing=True), render_stale_banner(newer.stale_since)
+                )
                 changed = [part for part in after if before.get(part) != after[part]]
                 yield from (format_sse(part, after[part], newer.version) for part in changed)
                 if changed:
@@ -208,12 +211,7 @@ def _render_row_changes(before: ClusterState, after: ClusterState, _script_root:
 
 def _render_summary(state: ClusterState) -> str:
     """Render the parts next to the list: the number of nodes that match each filter, and the stale banner."""
-    return render_template("counts.html", counts=count_by_state(state.rows)) + render_stale_banner(state)
-
-
-def render_stale_banner(state: ClusterState) -> str:
-    """Render the banner of a stale page as an htmx out-of-band swap."""
-    return render_template("stale.html", since=state.stale_since, oob=True)
+    return render_template("counts.html", counts=count_by_state(state.rows)) + render_stale_banner(state.stale_since)
 
 
 def _render_parts(details: Object, banner: str) -> dict[str, str]:

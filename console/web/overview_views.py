@@ -10,12 +10,12 @@ from flask import Response, render_template
 
 from console.operations import upgrade_runs
 from console.operations.errors import OperationError
-from console.operations.run_reports import build_report
+from console.operations.run_reports import STOPPED_STEPS, build_report
 from console.web.callers import LIST_RUNS
 from console.web.cluster_state import ClusterState
 from console.web.context import ConsoleContext
 from console.web.node_rows import STATE_CORDONED, Row
-from console.web.node_views import render_stale_banner
+from console.web.polling import render_stale_banner
 from console.web.streams import KEEPALIVE_COMMENT, PageStreams, format_sse
 from eventing.journal.entries import Query
 from eventing.journal.store import JournalError
@@ -27,8 +27,6 @@ MAX_LISTED_NODES = 10
 """Maximum number of nodes in each list of the page; a link leads to all of them."""
 MAX_COUNTED_DEAD_LETTERS = 1000
 """Maximum number of dead letters that the page counts."""
-STOPPED_STEPS = ("Failed", "Invalid")
-"""Steps of an upgrade run that continues only after an administrator has acted."""
 REREAD_SECONDS = 10.0
 """Minimum time between two reads of the upgrade runs and the dead letters, which the console does not watch."""
 
@@ -162,4 +160,4 @@ def _build_values(state: ClusterState, alerts: Alerts) -> Object:
 
 
 def _render_overview(state: ClusterState, alerts: Alerts) -> str:
-    return render_template("overview.html", **_build_values(state, alerts)) + render_stale_banner(state)
+    return render_template("overview.html", **_build_values(state, alerts)) + render_stale_banner(state.stale_since)
