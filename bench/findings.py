@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from bench.api_requests import WATCH, Request
 from kube.maintenance import leases
 
+Figure = tuple[str, float, float | None]
+"""A measured figure: its label, its value, and its upper limit, or None without a limit."""
 SLACK_SECONDS = 0.1
 """Tolerance between the clocks of the journal and the audit log when a request is attributed to a tick."""
 MAX_LISTED_REQUESTS = 3

@@ -13,14 +13,13 @@ from pathlib import Path
 from bench import costs
 from bench.admission.review_load import ALLOWED, REFUSED, WARNED, Latencies, send_reviews
 from bench.cases import DrainCase
+from bench.findings import Figure
 from bench.observer_process import ROOT
 from bench.rig import Rig
 from bench.workload import Workload
 from kube.certificates.ca_injection import TARGET_PATHS
 from localcluster.servers import LOOPBACK
 
-Figure = tuple[str, float, float | None]
-"""A measured figure: its label, its value, and its upper limit, or None without a limit."""
 REQUESTS_PER_SECOND, DURATION_SECONDS = 50, 10
 CACHED_LIMIT_MS, LISTED_LIMIT_MS = 20.0, 150.0
 """Limits for the 99th percentile in milliseconds: reviews from the watch cache, and reviews that need a list."""

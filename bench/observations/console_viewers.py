@@ -14,13 +14,12 @@ from html import unescape
 from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
 from bench import costs
+from bench.findings import Figure
 from bench.rig import Rig
 from kube.client.api import Api
 from kube.nodes import build_node_path
 from localcluster.up import state_directory
 
-Figure = tuple[str, float, float | None]
-"""A measured figure: its label, its value, and its upper limit, or None without a limit."""
 VIEWERS, CHANGES_PER_SECOND, DURATION_SECONDS = 50, 10, 30.0
 LOADS = 5
 """How often the page is loaded for the median of the durations."""

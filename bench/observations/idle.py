@@ -24,7 +24,7 @@ from bench.cases import (
     Observation,
 )
 from bench.drainers import build_maintenances
-from bench.findings import Finding, IdlePeriod, Tick
+from bench.findings import Figure, Finding, IdlePeriod, Tick
 from bench.observations import console_viewers, upgrade_requests
 from bench.rig import Rig
 from bench.workload import Workload, run_concurrently
@@ -34,8 +34,6 @@ from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import SUCCEEDED
 from kube.nodes import build_node_path
 
-Figure = tuple[str, float, float | None]
-"""A measured figure: its label, its value, and its upper limit, or None without a limit."""
 MINUTE_SECONDS = 60.0
 TICK_SECONDS = 15.0
 SETTLE_SECONDS = 3 * TICK_SECONDS

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 from bench import costs
 from bench.api_requests import AuditLog, count_requests
+from bench.findings import Figure
 from bench.rig import Rig
 from kube.mutex.pools import CLUSTER_VERSIONS_PATH
 from localcluster.simulators.upgrade_objects import NEW_VERSION, UpgradeObjects
 
-Figure = tuple[str, float, float | None]
-"""A measured figure: its label, its value, and its upper limit, or None without a limit."""
 POOL_COUNT, OBJECT_NAME = 5, "bench"
 MAX_REQUESTS_PER_NODE = 120.0
 """Limit for requests per node, for any number of nodes, with one Job before each upgrade and one after it."""

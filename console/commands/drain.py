@@ -182,4 +182,4 @@ def _report_dry_run(node: str, preview: MaintenancePreview, output: str) -> Obje
         warn(warning)
     for line in preview.format_pod_lines():
         print_note(line, output)
-    return {"node": node, "dryRun": True, "drained": False, **preview.get_node_data(node)}
+    return {"node": node, "dryRun": True, "drained": False, **preview.split_by_node()[node]}

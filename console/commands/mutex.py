@@ -12,7 +12,14 @@ from rich.text import Text
 
 from console.operations import upgrade_runs
 from console.operations.descriptions import format_age
-from console.operations.run_reports import NODE_WAITING, STEP_CURRENT, STEP_DONE, STEP_HALTED, build_report
+from console.operations.run_reports import (
+    NODE_WAITING,
+    STEP_CURRENT,
+    STEP_DONE,
+    STEP_HALTED,
+    STOPPED_STEPS,
+    build_report,
+)
 from console.terminal.connection import run_with_api
 from console.terminal.options import NonEmptyText, cluster_options, output_option, watch_option
 from console.terminal.output import create_table, escape_all, print_note, show, show_json, show_live
@@ -133,7 +140,7 @@ def _render_details(run: Object, now: datetime) -> RenderableType:
     head = Text.assemble((f"{run['namespace']}/{run['name']}{version}  ", "bold"), _render_current_step(run))
     parts: list[RenderableType] = [head]
     if run["waits"]:
-        parts.append(Text(f"Waits {_format_wait(run, now)}", "red" if run["step"] in ("Failed", "Invalid") else ""))
+        parts.append(Text(f"Waits {_format_wait(run, now)}", "red" if run["step"] in STOPPED_STEPS else ""))
     parts += [Text(""), _render_steps(run, now)]
     if run["nodes"]:
         parts += [Text(""), _render_nodes(run["nodes"], now)]

@@ -13,7 +13,7 @@ from console.operations.descriptions import strip_managed_fields
 from console.operations.errors import OperationError
 from console.operations.maintenance_actions import create_maintenance
 from console.operations.maintenance_preview import MaintenancePreview, preview_maintenance
-from console.operations.preview_summary import list_block_causes, summarize_preview
+from console.operations.preview_summary import list_block_causes, list_duration_lines, summarize_preview
 from console.operations.recorded_drains import RecordedDrain
 from console.terminal.connection import format_api_error, run_with_api
 from console.terminal.drain_flag_options import drain_flag_options
@@ -33,6 +33,7 @@ from console.terminal.options import (
     cluster_options,
     dry_run_option,
     group_option,
+    is_set_on_command_line,
     namespace_option,
     object_output_option,
     text_option,
@@ -41,7 +42,7 @@ from console.terminal.options import (
 from console.terminal.output import escape, print_note, set_interrupt_note, warn
 from kube.client.access_reviews import whoami
 from kube.client.api import Api, gather_all, get_or_none
-from kube.client.api_errors import ApiError, Unavailable
+from kube.client.api_errors import ApiError
 from kube.client.decoding import collect_warnings
 from kube.maintenance import escalation
 from kube.maintenance.drain_flags import build_drain_spec, parse_drain_options
@@ -87,15 +88,17 @@ def check_deadline(_context: click.Context, _option: click.Parameter, value: str
 
 
 class PreviewResult(NamedTuple):
-    """The nodes that exist, the preview of their maintenance, and the reason if there is no preview."""
+    """The nodes that exist, the preview of their maintenance, and the error that prevents a preview."""
 
     known_nodes: Sequence[str]
     preview: MaintenancePreview | None = None
     error: str = ""
 
-    def get_node_data(self, node: str) -> Object:
-        """Return the part of the preview for one node, as JSON data."""
-        return self.preview.get_node_data(node) if self.preview else {"podsUnknown": self.error}
+    def split_by_node(self) -> Mapping[str, Object]:
+        """Return the part of the preview for each node that exists, as JSON data."""
+        if self.preview:
+            return self.preview.split_by_node()
+        return {node: {"podsUnknown": self.error} for node in self.known_nodes}
 
 
 @click.command(cls=KubectlFlagsCommand)
@@ -133,7 +136,8 @@ def start(
     """Take NODE out of service: cordon it, taint it and evict its pods.
 
     On a terminal, the command first shows a summary of the preview, and asks; --yes skips the question. Elsewhere, it
-    asks only with --all, and prints a warning for each cause that will block the drain.
+    asks only with --all, and prints a warning for each cause that will block the drain. With --journal, it then also
+    prints the estimated duration.
 
     As with kubectl drain --force --delete-emptydir-data, pods without a controller and emptyDir data are lost. With
     --force=false or --delete-emptydir-data=false, such pods stay, the status lists them, and the other pods leave. The
@@ -144,7 +148,6 @@ def start(
     Example:
       kubectl maintenance start node-1 --dry-run
       kubectl maintenance start node-1 --reason "new disk"
-      kubectl maintenance start node-1 --force=false --delete-emptydir-data=false
       kubectl maintenance start node-1 node-2 --wait --timeout 10m
       kubectl maintenance start -l pool=blue --yes
     """
@@ -160,8 +163,9 @@ def start(
     async def start_nodes(api: Api) -> NodeOutcomes:
         outcomes = await _start_maintenances(api, selection, nodes, request)
         if dry_run:
+            preview_data = result.split_by_node()
             outcomes.reports = {
-                node: {**report, **result.get_node_data(node)} for node, report in outcomes.reports.items()
+                node: {**report, **preview_data.get(node, {})} for node, report in outcomes.reports.items()
             }
         elif wait and outcomes.reports:
             await _wait_for_drains(api, outcomes, namespace, timeout, output)
@@ -188,7 +192,7 @@ def _preview_and_confirm(
     may_ask = not (request.dry_run or selection.is_confirmed)
     is_interactive = may_ask and sys.stdin.isatty()
     is_detailed = is_interactive or request.dry_run
-    drains = read_recorded_drains(journal) if is_detailed else []
+    drains = read_recorded_drains(journal) if is_detailed or is_set_on_command_line("journal") else []
     result = run_with_api(lambda api: _try_preview(api, nodes, request, drains=drains, reads_other_nodes=is_detailed))
     if result.error:
         warn(f"cannot preview the maintenance: {result.error}")
@@ -210,7 +214,8 @@ async def _try_preview(
 ) -> PreviewResult:
     """Preview the maintenance of the nodes that exist; the creation of the NodeMaintenances reports the others.
 
-    There is no preview if the API server rejects a request. Raises `Unavailable` if it does not respond.
+    If the API server rejects a request of the preview, or does not respond to it, the result has the error instead.
+    Raises `ApiError` if the nodes cannot be read.
     """
     found = await gather_all(*(get_or_none(api.get(build_node_path(name))) for name in nodes))
     known = [name for name, node in zip(nodes, found, strict=True) if node]
@@ -221,8 +226,6 @@ async def _try_preview(
         preview = await preview_maintenance(
             api, known, options, group, drains=drains, reads_other_nodes=reads_other_nodes
         )
-    except Unavailable:
-        raise
     except ApiError as error:
         return PreviewResult(known, error=format_api_error(error))
     except OperationError as error:
@@ -233,7 +236,8 @@ async def _try_preview(
 def _show_preview(preview: MaintenancePreview, request: MaintenanceRequest, *, asks: bool) -> None:
     """Show the preview: a summary before a question, otherwise warnings and, in a dry run, each pod.
 
-    The summary belongs to the question, and goes to stderr with it.
+    The summary belongs to the question, and goes to stderr with it. Without a question, the estimates of the duration
+    are shown if the command line names a journal with recorded drains.
     """
     for warning in preview.warnings:
         warn(warning)
@@ -250,8 +254,11 @@ def _show_preview(preview: MaintenancePreview, request: MaintenanceRequest, *, a
             *(line for line in summarize_preview(preview) if line not in effects),
         ]:
             print_note(line, request.output)
-    elif moves := describe_moves(preview.migrating_vmis):
+        return
+    if moves := describe_moves(preview.migrating_vmis):
         print_note(moves, request.output)
+    for line in list_duration_lines(preview) if preview.recorded else []:
+        print_note(line, request.output)
 
 
 async def _start_maintenances(

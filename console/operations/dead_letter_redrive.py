@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from eventing.journal.store import Journal
     from kube.client.sync_client import SyncClient
 
+MAX_DEAD_LETTERS = 200
+"""Maximum number of dead letters on a page: first the newest not yet redriven, then the newest redriven ones."""
 IN_PROGRESS: set[int] = set()
 """Journal numbers of the dead letters that this process is redriving."""
 IN_PROGRESS_LOCK = threading.Lock()
@@ -67,6 +69,12 @@ class RedriveResult:
 def list_dead_letters_to_redrive(journal: Journal, ids: tuple[str, ...]) -> list[Entry]:
     """Return the dead letters to redrive (all, or only these ids) without event data, which a redrive reads later."""
     return list(map(strip_data, filter_awaiting_redrive(journal.iter_entries(Query(dead_letters_only=True, ids=ids)))))
+
+
+def list_open_dead_letters(journal: Journal) -> list[Entry]:
+    """Return the newest dead letters that were not redriven, at most `MAX_DEAD_LETTERS`, in order of arrival."""
+    query = Query(dead_letters_only=True, awaiting_redrive=True, limit=MAX_DEAD_LETTERS, keep_newest=True)
+    return list(filter_awaiting_redrive(journal.list_entries(query)))
 
 
 def build_redrive_items(

@@ -52,8 +52,6 @@ DELETION_WARNING = (
 )
 MAX_NAMED_PODS = 3
 """Maximum number of pods that a warning names, and that a line of the terminal names without `--verbose`."""
-NODE_FIELDS = ("evicted", "later", "blockedPods", "ending", "ignored", "virtualMachines")
-"""Fields of the preview's JSON data whose items each belong to one node."""
 RETURNING_EFFECTS = (MOVES, RESTARTS)
 """Effects of a drain on a virtual machine that then needs capacity on another node."""
 
@@ -119,7 +117,19 @@ class MaintenancePreview(NamedTuple):
     @property
     def counts(self) -> list[NodeCounts]:
         """Return the numbers of each node, in the order of the command line."""
-        return [_count_pods(self, node) for node in self.cordoned]
+        return [
+            NodeCounts(
+                node=node,
+                cordoned=self.cordoned[node],
+                evicted=len(data["evicted"]),
+                later=len(data["later"]),
+                blocked=len(data["blockedPods"]),
+                ending=len(data["ending"]),
+                ignored=len(data["ignored"]),
+                vms=len(data["virtualMachines"]),
+            )
+            for node, data in self.split_by_node().items()
+        ]
 
     @property
     def blocked_groups(self) -> list[BlockedGroup]:
@@ -136,20 +146,15 @@ class MaintenancePreview(NamedTuple):
         return [placement for placement in self.placements or [] if placement.verdict == verdict]
 
     def as_data(self) -> dict[str, Any]:
-        """Return the preview as JSON data; `get_node_data` returns the part of one node."""
+        """Return the preview as JSON data; `split_by_node` returns the parts of the nodes."""
         return {
             "willBlock": self.will_block,
             "nodes": [counts._asdict() for counts in self.counts],
-            "evicted": list(map(_build_pod_data, self.forecast.now)),
-            "later": list(map(_build_pod_data, self.forecast.later)),
-            "blockedPods": self.blocked,
-            "ending": list(map(_build_pod_data, self.terminating)),
-            "ignored": [{**_build_pod_data(pod), "reason": reason} for pod, reason in self.ignored],
+            **self._build_node_items(),
             "usesDeletion": self.uses_deletion,
             "losingData": list(map(_build_pod_data, self.losing_data)),
             "withoutController": list(map(_build_pod_data, self.bare)),
             "budgets": _build_budgets_data(self.forecast),
-            "virtualMachines": self.vmi_reports,
             "capacity": self._build_capacity_data(),
             "duration": {
                 "seconds": self.duration.seconds,
@@ -159,10 +164,25 @@ class MaintenancePreview(NamedTuple):
             "warnings": self.warnings,
         }
 
-    def get_node_data(self, node: str) -> dict[str, Any]:
-        """Return the pods and virtual machines of one node, with the field names of `as_data`."""
-        data = self.as_data()
-        return {name: [item for item in data[name] if item["node"] == node] for name in NODE_FIELDS}
+    def split_by_node(self) -> dict[str, dict[str, list[Object]]]:
+        """Return the pods and virtual machines of each node, with the field names of `as_data`."""
+        items_by_field = self._build_node_items()
+        data = {node: {name: list[Object]() for name in items_by_field} for node in self.cordoned}
+        for name, items in items_by_field.items():
+            for item in items:
+                data[item["node"]][name].append(item)
+        return data
+
+    def _build_node_items(self) -> dict[str, list[Object]]:
+        """Return the fields of the JSON data whose items each belong to one node."""
+        return {
+            "evicted": list(map(_build_pod_data, self.forecast.now)),
+            "later": list(map(_build_pod_data, self.forecast.later)),
+            "blockedPods": self.blocked,
+            "ending": list(map(_build_pod_data, self.terminating)),
+            "ignored": [{**_build_pod_data(pod), "reason": reason} for pod, reason in self.ignored],
+            "virtualMachines": self.vmi_reports,
+        }
 
     def format_pod_lines(self) -> Iterator[str]:
         """Yield one line for each pod, as a dry run prints it."""
@@ -367,19 +387,3 @@ def _iter_warnings(
             f"{format_count(len(returning), 'pod')} may be recreated on the same node, "
             f"because of tolerations for the taints of the maintenance: {format_first_names(returning, MAX_NAMED_PODS)}"
         )
-
-
-def _count_pods(preview: MaintenancePreview, node: str) -> NodeCounts:
-    def count(pods: Iterable[Pod]) -> int:
-        return sum(get_node_name(pod) == node for pod in pods)
-
-    return NodeCounts(
-        node=node,
-        cordoned=preview.cordoned[node],
-        evicted=count(preview.forecast.now),
-        later=count(preview.forecast.later),
-        blocked=sum(entry["node"] == node for entry in preview.blocked),
-        ending=count(preview.terminating),
-        ignored=count(pod for pod, _ in preview.ignored),
-        vms=sum(report["node"] == node for report in preview.vmi_reports),
-    )

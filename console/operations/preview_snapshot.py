@@ -74,11 +74,12 @@ async def read_snapshot(
     stays unknown. Raises `Refusal` if a node does not exist, and `OperationError` or `ApiError` if the pods or budgets
     cannot be read, because the preview would be wrong without them. Other failed reads become warnings.
     """
-    lists = await _read_lists(api, names, reads_other_nodes=reads_other_nodes)
+    positions = {name: position for position, name in enumerate(names)}
+    lists = await _read_lists(api, positions, reads_other_nodes=reads_other_nodes)
     node_objects, node_warnings = await _select_nodes(api, names, lists.nodes)
     pods = sorted(
-        (pod for pod in lists.pods if get_node_name(pod) in names),
-        key=lambda pod: (names.index(get_node_name(pod)), format_key(pod)),
+        (pod for pod in lists.pods if get_node_name(pod) in positions),
+        key=lambda pod: (positions[get_node_name(pod)], format_key(pod)),
     )
     orphan_uids, orphan_warnings = await _try_find_orphan_uids(api, pods)
     vmis = dict(zip(names, await gather_all(*map(read_node_vmis or partial(read_vmis, api), names)), strict=True))
@@ -87,7 +88,7 @@ async def read_snapshot(
         lists.nodes.items if isinstance(lists.nodes, ListResult) else None,
         node_objects,
         pods,
-        [pod for pod in lists.pods if get_node_name(pod) not in ("", *names)],
+        [pod for pod in lists.pods if get_node_name(pod) and get_node_name(pod) not in positions],
         lists.budgets,
         orphan_uids,
         vmis,
@@ -96,7 +97,7 @@ async def read_snapshot(
     )
 
 
-async def _read_lists(api: Api, names: Sequence[str], *, reads_other_nodes: bool) -> _Lists:
+async def _read_lists(api: Api, names: Collection[str], *, reads_other_nodes: bool) -> _Lists:
     """Read the lists concurrently. Raises one error for all required lists that cannot be read."""
 
     def trim_pod(pod: Object) -> Object:
@@ -115,7 +116,7 @@ async def _read_lists(api: Api, names: Sequence[str], *, reads_other_nodes: bool
     return _Lists(pods.items, budgets.items, nodes[0] if nodes else None)
 
 
-async def _list_pods_on_nodes(api: Api, names: Sequence[str]) -> ListResult:
+async def _list_pods_on_nodes(api: Api, names: Iterable[str]) -> ListResult:
     """Return the pods on these nodes, with one request per node."""
     lists = await gather_all(*(_list_pods_on_node(api, name) for name in names))
     return ListResult([pod for result in lists for pod in result.items], "")

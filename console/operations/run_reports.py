@@ -31,6 +31,8 @@ from kube.paths import Object
 
 STEP_DONE, STEP_CURRENT, STEP_PENDING, STEP_HALTED = "done", "current", "pending", "stopped"
 """States of a step."""
+STOPPED_STEPS = ("Failed", "Invalid")
+"""Steps of a run that continues only after an administrator has acted."""
 RUN_NEW, RUN_ENDING = "New", "Ending"
 """Shown instead of `status.step`: before the first status, and once deletion is requested."""
 NODE_WAITING, NODE_UPGRADED, NODE_GONE = "Waiting", "Done", "Gone"

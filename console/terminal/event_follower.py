@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from console.terminal.timeline import HEADINGS, Row, build_row, format_rows, is_idle_tick, measure_columns
@@ -14,10 +15,11 @@ from eventing.journal.tree import find_missing_functions
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
 
-RECHECK_AGE = timedelta(seconds=30)
-"""Age up to which an event is read again, because its attempts are recorded after the event itself.
+RECHECK_SECONDS = 30.0
+"""Seconds for which an event is read again, because its attempts are recorded after the event itself.
 
-The age is relative to the newest event, so the clocks of this machine and of `record` need not agree.
+The time since this process has read the event counts, because an import adds events that arrived at any time. Only the
+first read judges by the arrival, relative to that of the newest event, so that it does not read all events again.
 """
 
 
@@ -27,13 +29,15 @@ class EventFollower:
 
     Attributes:
         shows_ticks: Whether to return ticks that changed nothing.
+        clock: A function like `time.monotonic`.
     """
 
     journal: Journal
     query: Query
     shows_ticks: bool
+    clock: Callable[[], float] = time.monotonic
     _rows: dict[int, Row] = field(default_factory=dict)
-    _arrivals: dict[int, datetime] = field(default_factory=dict)
+    _settle_times: dict[int, float] = field(default_factory=dict)
     _settled_seq: int = 0
     _widths: list[int] = field(default_factory=list)
 
@@ -52,23 +56,28 @@ class EventFollower:
         rows = [*([HEADINGS] if is_first else []), *(row for _, row in changed)]
         if is_first:
             self._widths = measure_columns([HEADINGS])
-            self._settled_seq = min((entry.seq for entry, _ in found), default=1) - 1
         if rows:
             self._widths = list(map(max, self._widths, measure_columns(rows)))
         self._rows.update(changed)
-        self._settle([entry for entry, _ in found])
+        self._settle([entry for entry, _ in found], is_first=is_first)
         yield from format_rows(rows, self._widths)
 
     def _is_shown(self, entry: Entry, now: datetime) -> bool:
         is_pending = not (entry.attempts or entry.dead_letter or find_missing_functions(entry, now))
         return self.shows_ticks or not (is_idle_tick(entry, now) or (entry.is_from_tick and is_pending))
 
-    def _settle(self, entries: list[Entry]) -> None:
-        """Forget the events that are too old to change, so that the next call does not read them again."""
-        self._arrivals.update((entry.seq, entry.arrived) for entry in entries)
-        newest = max(self._arrivals.values(), default=None)
-        settled = [seq for seq, arrived in self._arrivals.items() if newest and newest - arrived > RECHECK_AGE]
-        self._settled_seq = max(settled, default=self._settled_seq)
-        for seq in settled:
-            del self._arrivals[seq]
+    def _settle(self, entries: list[Entry], *, is_first: bool) -> None:
+        """Forget the events before the first one that may still change, so that the next call does not read them."""
+        now = self.clock()
+        newest = max((entry.arrived for entry in entries), default=None)
+        for entry in entries:
+            age = (newest - entry.arrived).total_seconds() if is_first and newest else 0.0
+            self._settle_times.setdefault(entry.seq, now + RECHECK_SECONDS - age)
+        unsettled = [seq for seq, settle_time in self._settle_times.items() if settle_time > now]
+        if unsettled:
+            self._settled_seq = min(unsettled) - 1
+        elif self._settle_times:
+            self._settled_seq = max(self._settle_times)
+        for seq in [seq for seq in self._settle_times if seq <= self._settled_seq]:
+            del self._settle_times[seq]
             self._rows.pop(seq, None)

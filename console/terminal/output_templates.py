@@ -11,6 +11,7 @@ import json
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -191,13 +192,15 @@ def _build_filter(text: str) -> Step:
     return lambda value: [item for item in _get_children(value, "*") if is_met(item)]
 
 
-def _parse_literal(text: str) -> Any:
+def _parse_literal(text: str) -> str | float | bool:
+    """Parse the value that a filter compares with; values of one type have an order, unlike null and lists."""
     if len(text) > 1 and text[0] == text[-1] == "'":
         return text[1:-1]
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise TemplateError(f"{text} is not a value: write a number, true, false or quoted text") from None
+    with suppress(ValueError):
+        value = json.loads(text)
+        if isinstance(value, str | float | int):  # bool is a subclass of int.
+            return value
+    raise TemplateError(f"{text} is not a value: write a number, true, false or quoted text")
 
 
 def _format_parts(parts: Sequence[TemplatePart], value: Any, root: Any) -> str:

@@ -6,11 +6,12 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
+from typing import Any, TypeVar
 
 from console.operations.errors import OperationError
 from console.operations.maintenance_actions import list_served_groups
@@ -37,6 +38,7 @@ PUBLISH_SECONDS = 0.2
 """Minimum time between two published states: users perceive no more, and all open pages show the same states, so that
 each change is rendered once for all of them."""
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,11 +53,24 @@ class ClusterState:
     maintenances: tuple[Object, ...] = ()
     groups: tuple[ApiGroup, ...] = ()
     stale_since: str = ""
+    _shared: dict[Hashable, Any] = field(default_factory=dict, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     @cached_property
     def rows(self) -> list[Row]:
         """Return the rows of the list of nodes, computed once for all pages that show this state."""
         return build_rows(self.nodes, self.maintenances)
+
+    def share(self, key: Hashable, build: Callable[[], T]) -> T:
+        """Return the result of `build` with this key, computed once for all pages that show this state.
+
+        `build` must depend only on the state and on the key, and must not call this method.
+        """
+        with self._lock:  # The other pages wait for the result, and do not compute another one.
+            if key not in self._shared:
+                self._shared[key] = build()
+            result: T = self._shared[key]
+            return result
 
 
 class StreamHealth(StreamObserver):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -25,23 +26,52 @@ from kube.virtualization import lookup as virtualization
 
 AVAILABILITY_TTL_SECONDS = 10.0
 """How long the console caches whether a kind or a component is installed."""
+AVAILABILITY_WAIT_SECONDS = 1.0
+"""How long a page waits for new results; if the API server is slower, the page shows the last ones."""
+AvailabilityCheck = Callable[[Api], Coroutine[Any, Any, bool]]
+"""Returns whether something optional is installed, such as a kind or a component."""
 
 
 class Availability:
-    """The cached result of `check`, such as whether the cluster serves a kind. Pages omit what is not available."""
+    """The cached results of checks by name, which run concurrently. Pages omit what is not available.
 
-    def __init__(self, client: SyncClient, check: Callable[[Api], Coroutine[Any, Any, bool]]) -> None:
-        self._client, self._check, self._lock = client, check, threading.Lock()
-        self._is_available, self._expires_at = False, 0.0
+    Until a check has succeeded, its result is true, so that no warning is missing only because the API server is slow.
+    """
 
-    def __call__(self) -> bool:
-        """Return the result, from the cache if it is recent; after an error, keep the last result."""
+    def __init__(self, client: SyncClient, checks: Mapping[str, AvailabilityCheck]) -> None:
+        self._client, self._checks, self._lock = client, checks, threading.Lock()
+        self._results, self._expires_at = dict.fromkeys(checks, True), 0.0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def is_available(self, name: str) -> bool:
+        """Return the result of a check, from the cache if it is recent; without a response, keep the last result."""
         with self._lock:
             if time.monotonic() >= self._expires_at:
-                with suppress(ApiError):
-                    self._is_available = self._client.run(self._check(self._client.api))
+                self._client.run(self._refresh())
                 self._expires_at = time.monotonic() + AVAILABILITY_TTL_SECONDS
-            return self._is_available
+            return self._results[name]
+
+    async def _refresh(self) -> None:
+        """Begin the checks unless earlier ones are still running, and wait for a moment until they have ended."""
+        running = [task for task in self._tasks if not task.done()]
+        self._tasks = running or [asyncio.create_task(self._run_check(name)) for name in self._checks]
+        await asyncio.wait(self._tasks, timeout=AVAILABILITY_WAIT_SECONDS)
+
+    async def _run_check(self, name: str) -> None:
+        with suppress(ApiError):
+            self._results[name] = await self._checks[name](self._client.api)
+
+
+RUNS, VMS = "runs", "vms"
+AVAILABILITY_CHECKS: Mapping[str, AvailabilityCheck] = {
+    RUNS: upgrade_runs.are_runs_served,
+    VMS: virtualization.are_vmis_served,
+    "certificates": lambda api: may_be_installed(api, DEFAULT_NAMESPACE, "renew-certificates"),
+    "cpu_labels": lambda api: may_be_installed(api, DEFAULT_NAMESPACE, "label-cpu"),
+}
+"""Endpoint of an optional page, or `VMS` → the check whether what the page shows is installed."""
+EVENT_PAGES = ("events", "dead_letters")
+"""Endpoints of the pages that need a journal."""
 
 
 class ConsoleContext:
@@ -52,7 +82,6 @@ class ConsoleContext:
         watcher: The current nodes and maintenances.
         functions_url: The functions' base URL, or "" to use the addresses in the Triggers.
         broker_url: URL of the broker, or "" to read it from the Broker object.
-        has_runs, has_vms: Whether the cluster serves upgrade runs, and virtual machines.
     """
 
     def __init__(
@@ -66,22 +95,24 @@ class ConsoleContext:
     ) -> None:
         self.client, self.watcher, self.functions_url, self.broker_url = client, watcher, functions_url, broker_url
         self._identify, self._journal = identify, journal
-        self.has_runs = Availability(client, upgrade_runs.are_runs_served)
-        self.has_vms = Availability(client, virtualization.are_vmis_served)
-        self._page_conditions: dict[str, Callable[[], bool]] = {
-            "runs": self.has_runs,
-            "events": lambda: journal is not None,
-            "dead_letters": lambda: journal is not None,
-            "certificates": _build_component_check(client, "renew-certificates"),
-            "cpu_labels": _build_component_check(client, "label-cpu"),
-        }
+        self._availability = Availability(client, AVAILABILITY_CHECKS)
 
     def is_shown(self, page: str) -> bool:
         """Return whether the navigation contains the page with this endpoint.
 
         The pages of a component that is not installed, and without a journal the pages about events, are left out.
         """
-        return self._page_conditions.get(page, lambda: True)()
+        if page in EVENT_PAGES:
+            return self.has_journal
+        return page not in AVAILABILITY_CHECKS or self._availability.is_available(page)
+
+    def has_runs(self) -> bool:
+        """Return whether the cluster serves upgrade runs."""
+        return self._availability.is_available(RUNS)
+
+    def has_vms(self) -> bool:
+        """Return whether the cluster serves virtual machines."""
+        return self._availability.is_available(VMS)
 
     def get_caller(self) -> Caller:
         """Return the caller of this request. Raises `Denied` if the request identifies no user."""
@@ -118,8 +149,3 @@ class ConsoleContext:
         if self._journal is None:
             raise NotFound("the console has no journal: start it with --journal, or set DATABASE_URL")
         return self._journal
-
-
-def _build_component_check(client: SyncClient, function: str) -> Availability:
-    """Build the check whether the component with this function may be installed."""
-    return Availability(client, lambda api: may_be_installed(api, DEFAULT_NAMESPACE, function))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
+import threading
+from functools import lru_cache
 
 from cloudevents.core.formats.json import JSONFormat
 from flask import Response, make_response, render_template, request
@@ -26,8 +27,9 @@ from eventing.journal.store import Journal
 from eventing.replay.object_changes import MUTEX_OBJECT_KINDS
 from kube.client.api_errors import Unavailable
 from kube.maintenance.objects import get_node_name
-from kube.paths import Object
 
+MAX_SHARED_LISTS = 16
+"""Number of rendered lists of events to keep, for pages with different filters."""
 MAX_TIMELINE_EVENTS = 1000
 """Maximum number of events in one timeline; older events are omitted."""
 SINCE_CHOICES = ("15m", "1h", "1d")
@@ -44,40 +46,54 @@ class EventViews:
     """The views about recorded events; `console.web.app` maps a URL to each method."""
 
     def __init__(self, context: ConsoleContext) -> None:
-        self._context = context
+        self._context, self._lock = context, threading.Lock()
+        self._render_list = lru_cache(MAX_SHARED_LISTS)(self._read_and_render_list)
 
     def events(self) -> str:
         """Render the newest events, grouped by object or in order of arrival, filtered by the query's fields."""
         _, user = self._context.read_state()
         event_filter = EventFilter.from_query(request.args)
+        version = self._compute_version(event_filter)
         return render_template(
             "events.html",
             **{"user": user, "types": KNOWN_TYPES, "since_choices": SINCE_CHOICES, "swimlanes": swimlanes},
-            **self._read_list(event_filter),
+            **{"filter": event_filter, "version": version, "list_html": self._share_list(event_filter, version)},
         )
 
     def tail(self) -> Response:
         """Render the list of events again, unless the page already shows this `version` of the list."""
+        watcher = self._context.watcher
         try:
             self._context.read_state()
         except Unavailable:
-            return build_unchanged_response(self._context.watcher)  # The page keeps its content and asks again.
-        values = self._read_list(EventFilter.from_query(request.args))
-        if values["version"] == request.args.get("version"):
-            return build_unchanged_response(self._context.watcher)
-        return make_response(render_template("events_tail.html", **values) + render_stale_banner(self._context.watcher))
+            return build_unchanged_response(watcher)  # The page keeps its content and asks again.
+        event_filter = EventFilter.from_query(request.args)
+        version = self._compute_version(event_filter)
+        if version == request.args.get("version"):
+            return build_unchanged_response(watcher)
+        list_html = self._share_list(event_filter, version)
+        return make_response(
+            render_template("events_tail.html", version=version, list_html=list_html)
+            + render_stale_banner(watcher.get_stale_since())
+        )
 
-    def _read_list(self, event_filter: EventFilter) -> Object:
-        """Return the list of events as HTML, its version and its filter; the version changes whenever the HTML does."""
+    def _compute_version(self, event_filter: EventFilter) -> str:
+        """Return the version of the list, which an open page requests every two seconds without reading the events."""
+        return self._context.journal.compute_version(event_filter.build_query())
+
+    def _share_list(self, event_filter: EventFilter, version: str) -> str:
+        """Return this version of the list as HTML, read and rendered once for all pages that show it."""
+        with self._lock:  # The other pages wait for the list, and do not read another one.
+            return self._render_list(event_filter, version, request.script_root)
+
+    def _read_and_render_list(self, event_filter: EventFilter, _version: str, _script_root: str) -> str:
         entries = self._context.journal.list_entries(event_filter.build_query())[::-1]
-        list_html = render_template(
+        return render_template(
             "events_list.html",
             **{"entries": entries, "groups": group_by_object(entries), "filter": event_filter},
             **{"is_full": len(entries) == PAGE_SIZE, "page_size": PAGE_SIZE},
             **{"swimlanes": swimlanes, "kind_labels": KIND_LABELS, "is_failed": is_failed},
         )
-        version = hashlib.sha256(list_html.encode()).hexdigest()[:16]
-        return {"list_html": list_html, "version": version, "filter": event_filter}
 
     def event(self, seq: int) -> str:
         """Render one tab of an event: its summary, its attempts, the form for a replay, or the event as JSON.

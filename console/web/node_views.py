@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 
 from flask import Response, render_template, request, stream_template
 from werkzeug.exceptions import NotFound
@@ -25,8 +23,9 @@ from console.web.node_rows import (
     diff_rows,
     select_draining_maintenance,
 )
+from console.web.polling import render_stale_banner
 from console.web.protection import get_csrf_token
-from console.web.streams import KEEPALIVE_COMMENT, PageStreams, format_sse, get_shown_version
+from console.web.streams import KEEPALIVE_COMMENT, PageStreams, format_sse, get_shown_version, share_rendering
 from kube.maintenance.blocked_groups import group_blocked_pods
 from kube.maintenance.objects import (
     Maintenance,
@@ -44,8 +43,6 @@ CHUNK_CHARACTERS = 16 * 1024
 """Characters per chunk of a long page."""
 SORT_LABELS = {"state": "urgency", "name": "node", "since": "since", "requester": "who", "reason": "reason"}.items()
 """The orders that a phone's page offers; wider pages sort by a click on a column's heading."""
-MAX_RENDERINGS = 16
-"""Number of rendered updates to keep, for pages that receive them at different speeds."""
 DRAIN_EFFECT_TONES = {MOVES: "ok", RESTARTS: "off", STOPS: "off", BLOCKS: "bad"}
 """CSS class for each effect of a drain on a virtual machine."""
 
@@ -54,7 +51,7 @@ class NodeViews:
     """The views about nodes; `console.web.app` maps a URL to each method."""
 
     def __init__(self, context: ConsoleContext, streams: PageStreams) -> None:
-        self._context, self._streams, self._updates = context, streams, RowUpdates()
+        self._context, self._streams = context, streams
 
     def nodes(self) -> Response:
         """Render the list, filtered by `q` (part of the name) and `state`, and sorted by `sort` and `order`.
@@ -78,7 +75,8 @@ class NodeViews:
     def live_nodes(self) -> Response:
         """Stream the changes to the list since the version that the page shows."""
         state, _ = self._context.read_state()
-        initial_html = "" if get_shown_version() == str(state.version) else _render_all_rows(state)
+        is_current = get_shown_version() == str(state.version)
+        initial_html = "" if is_current else share_rendering(state, "rows", lambda: _render_all_rows(state))
 
         def iter_messages() -> Iterator[str]:
             before = state
@@ -88,7 +86,7 @@ class NodeViews:
                 if newer is None:
                     yield KEEPALIVE_COMMENT
                     continue
-                if changes := self._updates.render(before, newer):
+                if changes := share_row_changes(before, newer):
                     yield format_sse("rows", changes, newer.version)
                 before = newer
 
@@ -97,7 +95,8 @@ class NodeViews:
     def node(self, name: str) -> str:
         """Render the details of one node."""
         state, user = self._context.read_state()
-        values = {**self._build_details(state, name), **self._read_vmi_values(name)}
+        _require_node(state, name)
+        values = {**_build_details(state, name), **self._read_vmi_values(name)}
         return render_template("node.html", user=user, version=state.version, **values)
 
     def machines(self, name: str) -> str:
@@ -108,8 +107,9 @@ class NodeViews:
     def live_node(self, name: str) -> Response:
         """Stream the changes to the details; a `moved` event makes the page reload the timeline and the VMs."""
         state, _ = self._context.read_state()
+        _require_node(state, name)
         shown_version = get_shown_version()
-        current_parts = _render_parts(self._build_details(state, name), render_stale_banner(state))
+        current_parts = _share_parts(state, name)
 
         def iter_messages() -> Iterator[str]:
             before = current_parts if shown_version == str(state.version) else {}
@@ -117,7 +117,7 @@ class NodeViews:
                 if newer is None:
                     yield KEEPALIVE_COMMENT
                     continue
-                after = _render_parts(self._build_details(newer, name, may_be_missing=True), render_stale_banner(newer))
+                after = _share_parts(newer, name)
                 changed = [part for part in after if before.get(part) != after[part]]
                 yield from (format_sse(part, after[part], newer.version) for part in changed)
                 if changed:
@@ -126,40 +126,11 @@ class NodeViews:
 
         return self._streams.build_response(iter_messages())
 
-    def _build_details(self, state: ClusterState, name: str, *, may_be_missing: bool = False) -> Object:
-        """Return the values for the details' templates. Raises `NotFound` if no node or maintenance has this name."""
-        maintenances = [maintenance for maintenance in state.maintenances if get_node_name(maintenance) == name]
-        facts = state.nodes.get(name)
-        if facts is None and not maintenances and not may_be_missing:
-            raise NotFound(f'node "{name}" not found')
-        first = select_draining_maintenance(maintenances) if maintenances else None
-        ordered = [first, *(maintenance for maintenance in maintenances if maintenance is not first)] if first else []
-        return {
-            "row": build_row(name, facts, maintenances),
-            "facts": facts,
-            "maintenances": [_build_maintenance_values(maintenance, facts) for maintenance in ordered],
-        }
-
     def _read_vmi_values(self, name: str) -> Object:
         """Return the values for the template of the virtual machines; `vmis` is None on a cluster without KubeVirt."""
         caller = self._context.get_caller()
         node_vmis = self._context.client.run(caller.read_vmis(name)) if self._context.has_vms() else None
         return {"vmis": node_vmis, "tones": DRAIN_EFFECT_TONES}
-
-
-class RowUpdates:
-    """The rendered changes of the list between two states: rendered once, and sent to all pages that show the list.
-
-    Almost all pages show one of the latest states, so that few renderings are kept.
-    """
-
-    def __init__(self) -> None:
-        self._lock, self._render = threading.Lock(), lru_cache(MAX_RENDERINGS)(_render_row_changes)
-
-    def render(self, before: ClusterState, after: ClusterState) -> str:
-        """Return the changes as htmx out-of-band swaps, or "" if the list has not changed."""
-        with self._lock:  # The other pages wait for the rendering, and do not begin another one.
-            return self._render(before, after, request.script_root)  # The links begin with this path.
 
 
 def count_by_state(rows: list[Row]) -> dict[str, int]:
@@ -199,7 +170,12 @@ def _render_all_rows(state: ClusterState) -> str:
     return render_template("rows_all.html", rows=state.rows) + _render_summary(state)
 
 
-def _render_row_changes(before: ClusterState, after: ClusterState, _script_root: str) -> str:
+def share_row_changes(before: ClusterState, after: ClusterState) -> str:
+    """Return the changes of the list as htmx out-of-band swaps, or "" if the list has not changed."""
+    return share_rendering(after, ("changed rows", before.version), lambda: _render_row_changes(before, after))
+
+
+def _render_row_changes(before: ClusterState, after: ClusterState) -> str:
     """Render the changed rows, and the parts next to the list if they have changed, as htmx out-of-band swaps."""
     changes = render_template("rows_changed.html", changes=list(diff_rows(before.rows, after.rows))).strip()
     summary_before, summary = _render_summary(before), _render_summary(after)
@@ -208,19 +184,41 @@ def _render_row_changes(before: ClusterState, after: ClusterState, _script_root:
 
 def _render_summary(state: ClusterState) -> str:
     """Render the parts next to the list: the number of nodes that match each filter, and the stale banner."""
-    return render_template("counts.html", counts=count_by_state(state.rows)) + render_stale_banner(state)
+    return render_template("counts.html", counts=count_by_state(state.rows)) + render_stale_banner(state.stale_since)
 
 
-def render_stale_banner(state: ClusterState) -> str:
-    """Render the banner of a stale page as an htmx out-of-band swap."""
-    return render_template("stale.html", since=state.stale_since, oob=True)
+def _require_node(state: ClusterState, name: str) -> None:
+    """Raise `NotFound` if no node or maintenance has this name."""
+    if name not in state.nodes and not _select_maintenances(state, name):
+        raise NotFound(f'node "{name}" not found')
 
 
-def _render_parts(details: Object, banner: str) -> dict[str, str]:
+def _select_maintenances(state: ClusterState, node: str) -> list[Maintenance]:
+    return [maintenance for maintenance in state.maintenances if get_node_name(maintenance) == node]
+
+
+def _build_details(state: ClusterState, name: str) -> Object:
+    """Return the values for the details' templates; the node may be missing, as after its deletion."""
+    maintenances, facts = _select_maintenances(state, name), state.nodes.get(name)
+    first = select_draining_maintenance(maintenances) if maintenances else None
+    ordered = [first, *(maintenance for maintenance in maintenances if maintenance is not first)] if first else []
+    return {
+        "row": build_row(name, facts, maintenances),
+        "facts": facts,
+        "maintenances": [_build_maintenance_values(maintenance, facts) for maintenance in ordered],
+    }
+
+
+def _share_parts(state: ClusterState, name: str) -> dict[str, str]:
+    return share_rendering(state, ("node", name), lambda: _render_parts(state, name))
+
+
+def _render_parts(state: ClusterState, name: str) -> dict[str, str]:
     """Render the parts of the details that change, keyed by the names of their server-sent events."""
+    details = _build_details(state, name)
     return {
         "tag": render_template("node_tag.html", row=details["row"]),
-        "status": render_template("node_status.html", **details) + banner,
+        "status": render_template("node_status.html", **details) + render_stale_banner(state.stale_since),
         "offers": render_template("offers.html", row=details["row"], at="node"),
     }
 

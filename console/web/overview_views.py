@@ -5,19 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from flask import Response, render_template
 
 from console.operations import upgrade_runs
+from console.operations.dead_letter_redrive import list_open_dead_letters
 from console.operations.errors import OperationError
-from console.operations.run_reports import build_report
+from console.operations.run_reports import STOPPED_STEPS, build_report
 from console.web.callers import LIST_RUNS
 from console.web.cluster_state import ClusterState
 from console.web.context import ConsoleContext
 from console.web.node_rows import STATE_CORDONED, Row
-from console.web.node_views import render_stale_banner
-from console.web.streams import KEEPALIVE_COMMENT, PageStreams, format_sse
-from eventing.journal.entries import Query
+from console.web.polling import render_stale_banner
+from console.web.streams import KEEPALIVE_COMMENT, PageStreams, format_sse, share_rendering
 from eventing.journal.store import JournalError
 from kube.client.api_errors import ApiError
 from kube.paths import Object
@@ -25,10 +26,6 @@ from kube.text_limits import format_count
 
 MAX_LISTED_NODES = 10
 """Maximum number of nodes in each list of the page; a link leads to all of them."""
-MAX_COUNTED_DEAD_LETTERS = 1000
-"""Maximum number of dead letters that the page counts."""
-STOPPED_STEPS = ("Failed", "Invalid")
-"""Steps of an upgrade run that continues only after an administrator has acted."""
 REREAD_SECONDS = 10.0
 """Minimum time between two reads of the upgrade runs and the dead letters, which the console does not watch."""
 
@@ -65,23 +62,45 @@ class Overview:
         )
 
 
-@dataclass(frozen=True)
-class Alerts:
+class StoppedRun(NamedTuple):
+    """An upgrade run that has stopped: why, and since when, if this is known."""
+
+    namespace: str
+    name: str
+    step: str
+    reason: str
+    since: str
+
+    @classmethod
+    def from_report(cls, report: Object) -> StoppedRun:
+        """Select the fields that the page shows from a report of `build_report`."""
+        wait = report["waits"] or {"what": "", "since": ""}
+        return cls(report["namespace"], report["name"], report["step"], wait["what"], wait["since"])
+
+
+class Alerts(NamedTuple):
     """Problems that the console does not watch.
 
     Attributes:
-        stopped_runs: Reports of the upgrade runs that have stopped; empty if the caller may not list runs.
-        dead_letter_count: Dead letters that were not redriven.
+        stopped_runs: The upgrade runs that have stopped; empty if the caller may not list runs.
+        dead_letter_count: The dead letters that the page about dead letters lists as open.
         journal_error: Why the journal cannot be read, "" if it can be read or if there is none.
     """
 
-    stopped_runs: Sequence[Object] = ()
+    stopped_runs: tuple[StoppedRun, ...] = ()
     dead_letter_count: int = 0
     journal_error: str = ""
 
 
+def select_tone(overview: Overview, alerts: Alerts) -> str:
+    """Return the CSS class of the headline: whether something is stuck, or may be stuck."""
+    if overview.stuck or alerts.stopped_runs or alerts.dead_letter_count:
+        return "bad"
+    return "warn" if alerts.journal_error else "ok"
+
+
 def format_verdict(overview: Overview, alerts: Alerts) -> str:
-    """Return the page's headline: what is stuck, or that nothing is."""
+    """Return the page's headline: what is stuck, that nothing is, or that the journal could not be read."""
     counts = (
         (len(overview.stuck), "node"),
         (len(alerts.stopped_runs), "upgrade run"),
@@ -89,7 +108,7 @@ def format_verdict(overview: Overview, alerts: Alerts) -> str:
     )
     problems = [format_count(count, noun) for count, noun in counts if count]
     if not problems:
-        return "Nothing is stuck"
+        return "The journal cannot be read" if alerts.journal_error else "Nothing is stuck"
     *first, last = problems
     total = sum(count for count, _ in counts)
     subject = f"{', '.join(first)} and {last}" if first else last
@@ -122,7 +141,7 @@ class OverviewViews:
                 latest = newer or latest
                 if time.monotonic() - read_at >= REREAD_SECONDS:
                     alerts, read_at = self._read_alerts(), time.monotonic()
-                html = _render_overview(latest, alerts)
+                html = _share_overview(latest, alerts)
                 yield format_sse("overview", html, latest.version) if html != sent else KEEPALIVE_COMMENT
                 sent = html
 
@@ -130,36 +149,36 @@ class OverviewViews:
 
     def _read_alerts(self) -> Alerts:
         """Read what the console does not watch, with the caller's permissions."""
-        runs = self._list_stopped_runs() if self._context.has_runs() else []
+        runs = self._list_stopped_runs() if self._context.has_runs() else ()
         try:
             return Alerts(runs, self._count_dead_letters())
         except JournalError as error:
             return Alerts(runs, journal_error=str(error))
 
-    def _list_stopped_runs(self) -> list[Object]:
-        """Return the reports of the runs that have stopped, or none if the runs cannot be read."""
+    def _list_stopped_runs(self) -> tuple[StoppedRun, ...]:
+        """Return the runs that have stopped, or none if the runs cannot be read."""
         try:
             api, _ = self._context.get_api_and_user_name([LIST_RUNS])
             reports = map(build_report, self._context.client.run(upgrade_runs.list_runs(api)))
         except (ApiError, OperationError):  # The page about upgrade runs shows the reason.
-            return []
-        return [report for report in reports if report["step"] in STOPPED_STEPS]
+            return ()
+        return tuple(StoppedRun.from_report(report) for report in reports if report["step"] in STOPPED_STEPS)
 
     def _count_dead_letters(self) -> int:
-        if not self._context.has_journal:
-            return 0
-        query = Query(dead_letters_only=True, awaiting_redrive=True, limit=MAX_COUNTED_DEAD_LETTERS, keep_newest=True)
-        return len(self._context.journal.list_event_numbers(query))
+        return len(list_open_dead_letters(self._context.journal)) if self._context.has_journal else 0
 
 
 def _build_values(state: ClusterState, alerts: Alerts) -> Object:
     overview = Overview.from_rows(state.rows)
-    is_stuck = bool(overview.stuck or alerts.stopped_runs or alerts.dead_letter_count)
     return {
-        **{"overview": overview, "alerts": alerts, "is_stuck": is_stuck, "max_listed": MAX_LISTED_NODES},
-        "verdict": format_verdict(overview, alerts),
+        **{"overview": overview, "alerts": alerts, "max_listed": MAX_LISTED_NODES},
+        **{"verdict": format_verdict(overview, alerts), "tone": select_tone(overview, alerts)},
     }
 
 
+def _share_overview(state: ClusterState, alerts: Alerts) -> str:
+    return share_rendering(state, alerts, lambda: _render_overview(state, alerts))
+
+
 def _render_overview(state: ClusterState, alerts: Alerts) -> str:
-    return render_template("overview.html", **_build_values(state, alerts)) + render_stale_banner(state)
+    return render_template("overview.html", **_build_values(state, alerts)) + render_stale_banner(state.stale_since)

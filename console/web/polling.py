@@ -11,11 +11,11 @@ def build_unchanged_response(watcher: ClusterWatcher) -> Response:
     """Build an empty response, or one with only the stale banner if the page's banner is outdated."""
     if request.args.get("stale", "") == watcher.get_stale_since():
         return Response(status=204)
-    response = make_response(render_stale_banner(watcher))
+    response = make_response(render_stale_banner(watcher.get_stale_since()))
     response.headers["HX-Reswap"] = "none"
     return response
 
 
-def render_stale_banner(watcher: ClusterWatcher) -> str:
-    """Render the banner of a stale page as an htmx out-of-band swap."""
-    return render_template("stale.html", since=watcher.get_stale_since(), oob=True)
+def render_stale_banner(stale_since: str) -> str:
+    """Render the banner of a page, which is empty if `stale_since` is "", as an htmx out-of-band swap."""
+    return render_template("stale.html", since=stale_since, oob=True)

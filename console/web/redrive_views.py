@@ -5,28 +5,27 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from dataclasses import replace
 from http import HTTPStatus
 
 from flask import render_template, request
 from werkzeug.exceptions import NotFound
 
 from console.operations.dead_letter_redrive import (
+    MAX_DEAD_LETTERS,
     BackgroundRedrive,
     RedriveResult,
     build_redrive_items,
     find_broker_url,
+    list_open_dead_letters,
 )
 from console.web import swimlanes
 from console.web.audit import ActionOutcome, create_outcome_writer
 from console.web.callers import list_start_rights
 from console.web.context import ConsoleContext
 from eventing.journal.entries import Entry, Query, get_event_keys
-from eventing.replay.redrive import awaits_redrive, filter_awaiting_redrive, find_failed_function
+from eventing.replay.redrive import awaits_redrive, find_failed_function
 from kube.paths import DEFAULT_NAMESPACE
 
-PAGE_SIZE = 200
-"""Maximum number of dead letters on the page: first the newest not yet redriven, then the newest redriven ones."""
 MAX_WAIT_SECONDS = 2.0
 """Seconds that a response waits for the redrive to end; after that, the page shows the progress."""
 MAX_SEQ_DIGITS = 18
@@ -46,15 +45,15 @@ class RedriveViews:
         """Render the newest dead letters, each with the reason: those not yet redriven, then the redriven ones."""
         _, user = self._context.read_state()
         journal = self._context.journal
-        newest = Query(dead_letters_only=True, limit=PAGE_SIZE, keep_newest=True)
-        open_entries = list(filter_awaiting_redrive(journal.list_entries(replace(newest, awaiting_redrive=True))))[::-1]
+        newest = Query(dead_letters_only=True, limit=MAX_DEAD_LETTERS, keep_newest=True)
+        open_entries = list_open_dead_letters(journal)[::-1]
         open_seqs = [entry.seq for entry in open_entries]
         others = [entry for entry in journal.list_entries(newest)[::-1] if entry.seq not in open_seqs]
-        redriven_entries = others[: PAGE_SIZE - len(open_entries)]
+        redriven_entries = others[: MAX_DEAD_LETTERS - len(open_entries)]
         return render_template(
             "dead_letters.html",
             **{"user": user, "open_entries": open_entries, "redriven_entries": redriven_entries},
-            **{"page_size": PAGE_SIZE, "swimlanes": swimlanes, "compute_digest": compute_digest},
+            **{"page_size": MAX_DEAD_LETTERS, "swimlanes": swimlanes, "compute_digest": compute_digest},
             find_failed_function=find_failed_function,
         )
 
@@ -95,10 +94,9 @@ class RedriveViews:
         Raises `NotFound` if one of them does not exist, is not open, or no longer has this number.
         """
         seqs = {int(seq) for seq in request.form.getlist("letter") if seq.isdecimal() and len(seq) <= MAX_SEQ_DIGITS}
-        if not 0 < len(seqs) <= PAGE_SIZE:
-            raise NotFound(
-                f"open dead letter not found, or more than {PAGE_SIZE}: nothing was redriven; load the page again"
-            )
+        if not 0 < len(seqs) <= MAX_DEAD_LETTERS:
+            problem = f"open dead letter not found, or more than {MAX_DEAD_LETTERS}"
+            raise NotFound(f"{problem}: nothing was redriven; load the page again")
         entries = self._context.journal.list_entries(Query(dead_letters_only=True, seqs=tuple(seqs)))
         if len(entries) < len(seqs) or not all(map(awaits_redrive, entries)):
             raise NotFound("open dead letter not found: nothing was redriven; load the page again")

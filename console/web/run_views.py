@@ -9,7 +9,14 @@ from __future__ import annotations
 from flask import Response, make_response, render_template, request
 
 from console.operations import upgrade_runs
-from console.operations.run_reports import STEP_CURRENT, STEP_DONE, STEP_HALTED, STEP_PENDING, build_report
+from console.operations.run_reports import (
+    STEP_CURRENT,
+    STEP_DONE,
+    STEP_HALTED,
+    STEP_PENDING,
+    STOPPED_STEPS,
+    build_report,
+)
 from console.web.callers import LIST_RUNS
 from console.web.context import ConsoleContext
 from console.web.event_views import render_timeline
@@ -63,7 +70,7 @@ class RunViews:
         if run["metadata"]["resourceVersion"] == request.args.get("version"):
             return build_unchanged_response(self._context.watcher)
         status_html = render_template("run_status.html", **_build_details(run))
-        response = make_response(status_html + render_stale_banner(self._context.watcher))
+        response = make_response(status_html + render_stale_banner(self._context.watcher.get_stale_since()))
         response.headers["HX-Trigger"] = "moved"
         return response
 
@@ -83,4 +90,4 @@ def _build_details(run: Object) -> Object:
 
 
 def _get_css_classes() -> Object:
-    return {"tones": STATE_TONES, "steps": STEP_CLASSES, "results": RESULT_TONES}
+    return {"tones": STATE_TONES, "steps": STEP_CLASSES, "results": RESULT_TONES, "stopped_steps": STOPPED_STEPS}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from itertools import chain
+from typing import TypeVar
 
 from flask import Response, request, stream_with_context
 from werkzeug.exceptions import ServiceUnavailable
@@ -20,6 +21,7 @@ KEEPALIVE_SECONDS = 15.0
 """Idle time after which a stream sends a comment, so that the server notices a closed connection."""
 KEEPALIVE_COMMENT = ": keepalive\n\n"
 """A comment in the event stream, which browsers ignore."""
+T = TypeVar("T")
 
 
 class PageStreams:
@@ -46,6 +48,14 @@ class PageStreams:
         response = Response(stream_with_context(chain([KEEPALIVE_COMMENT], messages)), mimetype="text/event-stream")
         response.call_on_close(self._free_streams.release)
         return response
+
+
+def share_rendering(state: ClusterState, key: Hashable, render: Callable[[], T]) -> T:
+    """Return what `render` returns for this key, rendered once for all pages that show this state.
+
+    Pages under different path prefixes share nothing, because links begin with the prefix.
+    """
+    return state.share((request.script_root, key), render)
 
 
 def format_sse(event_name: str, data: str, version: int) -> str:

@@ -54,6 +54,16 @@ def create_shared_budget(cluster: LocalCluster, nodes: list[str], **rule: int) -
     return str(budget["metadata"]["name"])
 
 
+def record_drain(journal_file: Path, node: str) -> None:
+    """Create a journal with one drain of the node, which took 95 seconds."""
+    reference = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
+    with closing(Journal(journal_file)) as journal:
+        now = datetime.now(timezone.utc)
+        begun = build_event(events.MAINTENANCE_BEGUN, "begin", reference, node)
+        drained = build_event(events.NODE_DRAINED, "evict", reference, node, cause=begun)
+        journal.write_events([(begun, now - timedelta(seconds=95)), (drained, now)])
+
+
 def read_report(result: Any) -> Manifest:
     report: Manifest = json.loads(result.stdout)
     return report
@@ -169,12 +179,7 @@ def test_preview_names_recorded_drains(run_command: RunCommand, node_name: str, 
     A journal that the environment names is optional; one that the command line names must exist.
     """
     journal = str(tmp_path / "journal.db")
-    reference = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
-    with closing(Journal(journal)) as opened:
-        now = datetime.now(timezone.utc)
-        begun = build_event(events.MAINTENANCE_BEGUN, "begin", reference, node_name)
-        drained = build_event(events.NODE_DRAINED, "evict", reference, node_name, cause=begun)
-        opened.write_events([(begun, now - timedelta(seconds=95)), (drained, now)])
+    record_drain(Path(journal), node_name)
 
     report = read_report(run_command("preview", node_name, "--journal", journal, "-o", "json"))
     text = run_command("preview", node_name, "--journal", journal).stdout

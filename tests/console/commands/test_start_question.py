@@ -7,21 +7,40 @@ import pty
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
+from kube.client.api_errors import Unavailable
 from kube.maintenance.groups import MEDIK8S
 from localcluster.cluster import LocalCluster
+from tests.console.commands.test_preview import record_drain
 from tests.console.commands.workload_objects import build_budget, build_controller, build_pod, create_and_wait
 from tests.console.conftest import ROOT, RunCommand
 
 NAME_PREFIX = "nodemaintenance.nodemaintenance.medik8s.io/"
+COMMAND_PROGRAM = "from console.cli import main; main()"
+TIMED_OUT_PREVIEW_PROGRAM = """
+from console.commands import start
+from kube.client.api_errors import Unavailable
+
+async def time_out(*arguments, **options):
+    raise Unavailable(0, "no response from the API server: TimeoutError")
+
+start.preview_maintenance = time_out
+from console.cli import main
+main()
+"""
+"""Script that runs a command whose requests for the preview time out, as on a large and busy cluster."""
 
 
-def run_on_terminal(cluster: LocalCluster, answer: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_on_terminal(
+    cluster: LocalCluster, answer: str, *arguments: str, program: str = COMMAND_PROGRAM
+) -> subprocess.CompletedProcess[str]:
     """Run a command whose standard input is a terminal, at which the user types the answer."""
     controller, terminal = pty.openpty()
-    command = [sys.executable, "-m", "console.cli", *arguments, "--kubeconfig", str(cluster.kubeconfig)]
+    command = [sys.executable, "-c", program, *arguments, "--kubeconfig", str(cluster.kubeconfig)]
     os.write(controller, answer.encode())
     try:
         return subprocess.run(
@@ -90,3 +109,43 @@ def test_start_in_script_does_not_ask_but_warns(run_command: RunCommand, blocked
     warning = f"Warning: 1 pod will block the drain: budget keep-{blocked_node} needs 1 healthy pod"
     assert result.stderr.startswith(warning)
     assert result.stderr.count("\n") == 1
+
+
+def test_start_on_terminal_asks_without_preview(served_cluster: LocalCluster, blocked_node: str) -> None:
+    """Check that the command names the error and asks all the same if the requests for the preview time out."""
+    declined = run_on_terminal(served_cluster, "n\n", "start", blocked_node, program=TIMED_OUT_PREVIEW_PROGRAM)
+
+    assert declined.returncode == 2
+    assert declined.stderr.startswith("Warning: cannot preview the maintenance: no response from the API server: ")
+    assert f"Start the maintenance of 1 node ({blocked_node})? [y/N]: " in declined.stderr
+    assert list_maintenances(served_cluster, blocked_node) == []
+
+
+def test_start_in_script_works_without_preview(
+    run_command: RunCommand, blocked_node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that without a terminal, `start` only warns if the requests for the preview time out."""
+
+    async def time_out(*_arguments: Any, **_options: Any) -> NoReturn:
+        raise Unavailable(0, "no response from the API server: TimeoutError")
+
+    monkeypatch.setattr("console.commands.start.preview_maintenance", time_out)
+    result = run_command("start", blocked_node, "-o", "name")
+
+    assert (result.exit_code, result.stdout) == (0, f"{NAME_PREFIX}{blocked_node}\n")
+    assert result.stderr.startswith("Warning: cannot preview the maintenance: no response from the API server: ")
+
+
+def test_start_in_script_estimates_duration_from_named_journal(
+    run_command: RunCommand, blocked_node: str, tmp_path: Path
+) -> None:
+    """Check that `--journal` has an effect without a terminal: the estimate is printed, and the file must exist."""
+    record_drain(tmp_path / "journal.db", blocked_node)
+
+    missing = run_command("start", blocked_node, "--journal", str(tmp_path / "missing.db"))
+    started = run_command("start", blocked_node, "--journal", str(tmp_path / "journal.db"))
+
+    assert missing.exit_code == 2
+    assert "missing.db not found" in missing.stderr
+    assert started.exit_code == 0, started.output
+    assert f"about 1m35s by 1 recorded drain of {blocked_node} (median)" in started.stdout.splitlines()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from console.operations import maintenance_preview
 from console.operations.descriptions import format_seconds
 from console.operations.maintenance_preview import MaintenancePreview, build_preview
 from console.operations.node_vmis import NodeVmis
@@ -85,6 +86,10 @@ def get_names(pods: Iterable[Pod]) -> list[str]:
     return [pod["metadata"]["name"] for pod in pods]
 
 
+def get_item_names(items: Iterable[Object]) -> list[str]:
+    return [item["name"] for item in items]
+
+
 def render(preview: MaintenancePreview, *, width: int = 80, verbose: bool = False) -> str:
     console = Console(width=width, highlight=False, markup=False, emoji=False)
     with console.capture() as capture:
@@ -159,6 +164,28 @@ def test_pods_are_grouped_by_what_becomes_of_them() -> None:
     data = preview.as_data()
     assert data["withoutController"] == [{"namespace": "ns", "name": "bare", "node": "node-1"}]
     assert data["capacity"]["fits"][0] == {"namespace": "ns", "name": "plain", "node": "node-1", "to": "other"}
+
+
+def test_data_of_all_nodes_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the data and the counts of the nodes read each pod once, regardless of the number of nodes."""
+    preview = preview_pods([*make_db_pods(2, "node-1"), *make_db_pods(3, "node-2"), make_bound_pod("bare", owner="")])
+    built: list[str] = []
+
+    def build_and_record(pod: Pod) -> Object:
+        built.append(pod["metadata"]["name"])
+        return build_pod_data(pod)
+
+    build_pod_data = maintenance_preview._build_pod_data
+    monkeypatch.setattr(maintenance_preview, "_build_pod_data", build_and_record)
+    data = preview.split_by_node()
+
+    assert {node: get_item_names(fields["evicted"]) for node, fields in data.items()} == {
+        "node-1": ["bare", "db-node-1-0", "db-node-1-1"],
+        "node-2": ["db-node-2-0", "db-node-2-1", "db-node-2-2"],
+    }
+    assert len(built) == 6
+    assert [counts.evicted for counts in preview.counts] == [3, 3]
+    assert len(built) == 12
 
 
 def test_pods_that_options_block_are_one_cause_and_lose_no_data() -> None:

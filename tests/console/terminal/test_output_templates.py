@@ -69,6 +69,8 @@ def test_template_selects_fields(template: str, expected: str) -> None:
         ("jsonpath={items}", "'items' in the path 'items' is not supported"),
         ("jsonpath={.a[?(@.b=~'c')]}", "is not supported"),
         ("jsonpath={.a[?(@.b==c)]}", "c is not a value: write a number, true, false or quoted text"),
+        ("jsonpath={.a[?(@.b<null)]}", "null is not a value: write a number, true, false or quoted text"),
+        ("jsonpath={.a[?(@.b>[])]}", "[] is not a value: write a number, true, false or quoted text"),
         ("custom-columns=", "'' is not a column: write HEADING:PATH"),
         ("custom-columns=NAME", "'NAME' is not a column"),
         ("custom-columns=NAME:.a,", "'' is not a column"),

@@ -1,10 +1,13 @@
-"""Tests for the rate at which the console publishes changes."""
+"""Tests for the rate at which the console publishes changes, and for what pages share."""
 
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Barrier
 
-from console.web.cluster_state import DelayedCall
+from console.web.cluster_state import ClusterState, DelayedCall
 
 LONG_SECONDS = 3600.0
 
@@ -47,3 +50,22 @@ def test_outstanding_call_is_made_when_watches_end() -> None:
         return len(calls)
 
     assert asyncio.run(close_early()) == 2
+
+
+def test_result_is_built_once_for_all_threads_that_show_a_state() -> None:
+    """Check that concurrent threads share one result for each key, and that a newer state has results of its own."""
+    state, barrier, calls = ClusterState(), Barrier(4), list[str]()
+
+    def build() -> int:
+        calls.append("call")
+        return len(calls)
+
+    def share_with_others(_: int) -> int:
+        barrier.wait()
+        return state.share("key", build)
+
+    with ThreadPoolExecutor(4) as executor:
+        results = list(executor.map(share_with_others, range(4)))
+
+    assert results == [1, 1, 1, 1]
+    assert (state.share("other key", build), replace(state, version=1).share("key", build)) == (2, 3)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from contextlib import closing
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from console.web.node_rows import START, STOP, Row
-from console.web.overview_views import Alerts, Overview, format_verdict
+from console.web.overview_views import Alerts, Overview, StoppedRun, format_verdict, select_tone
 from eventing import events
 from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
+from eventing.journal.entries import REDRIVE_PREFIX, Attempt
 from eventing.journal.store import Journal
 from localcluster.web_console import WebConsole
 from tests.console.web.callers import get_page
 from tests.console.web.site import Browser, Site
 
 EMPTY_OVERVIEW = Overview.from_rows([])
+STOPPED_RUN = StoppedRun("ns", "run", "Failed", "a Job failed", "")
 
 
 def build_row(name: str, state: str, tone: str, since: str = "2026-01-01T00:00:00Z") -> Row:
@@ -44,19 +47,24 @@ def test_nodes_are_listed_by_what_they_need() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stuck_count", "alerts", "expected_verdict"),
+    ("stuck_count", "alerts", "expected_verdict", "expected_tone"),
     [
-        (0, Alerts(), "Nothing is stuck"),
-        (1, Alerts(), "1 node needs attention"),
-        (2, Alerts(), "2 nodes need attention"),
-        (0, Alerts(dead_letter_count=1), "1 dead letter needs attention"),
-        (2, Alerts([{}], 3), "2 nodes, 1 upgrade run and 3 dead letters need attention"),
+        (0, Alerts(), "Nothing is stuck", "ok"),
+        (1, Alerts(), "1 node needs attention", "bad"),
+        (2, Alerts(), "2 nodes need attention", "bad"),
+        (0, Alerts(dead_letter_count=1), "1 dead letter needs attention", "bad"),
+        (2, Alerts((STOPPED_RUN,), 3), "2 nodes, 1 upgrade run and 3 dead letters need attention", "bad"),
+        (0, Alerts(journal_error="no file"), "The journal cannot be read", "warn"),
+        (1, Alerts(journal_error="no file"), "1 node needs attention", "bad"),
     ],
 )
-def test_verdict_names_what_is_stuck(stuck_count: int, alerts: Alerts, expected_verdict: str) -> None:
-    rows = [build_row(f"node-{number}", "Blocked", "bad") for number in range(stuck_count)]
+def test_verdict_names_what_is_stuck(
+    stuck_count: int, alerts: Alerts, expected_verdict: str, expected_tone: str
+) -> None:
+    overview = Overview.from_rows([build_row(f"node-{number}", "Blocked", "bad") for number in range(stuck_count)])
 
-    assert format_verdict(Overview.from_rows(rows), alerts) == expected_verdict
+    assert format_verdict(overview, alerts) == expected_verdict
+    assert select_tone(overview, alerts) == expected_tone
 
 
 def test_page_shows_stuck_node_and_is_updated(browser: Browser, site: Site) -> None:
@@ -81,22 +89,35 @@ def test_page_shows_stuck_node_and_is_updated(browser: Browser, site: Site) -> N
 
 
 def test_page_counts_open_dead_letters(site: Site, tmp_path: Path) -> None:
-    """Check that the home page counts the dead letters in the journal, and links to their page."""
-    journal_file = tmp_path / "journal.db"
+    """Check that the home page counts the dead letters that their page lists as open, and links to this page.
+
+    The second dead letter was redriven; its destination does not name the function, which its failed attempt does.
+    """
+    journal_file, now = tmp_path / "journal.db", datetime.now(timezone.utc)
     with closing(Journal(journal_file)) as store:
-        event = CloudEvent({"id": "1", "source": "/s", "type": events.MAINTENANCE_BEGUN}, {})
-        store.write_event(add_dead_letter_extensions(event, DeadLetter("http://gone/cordon", 503, "away")))
+        for event_id, destination in (("1", "http://gone/cordon"), ("2", "http://gone")):
+            event = CloudEvent({"id": event_id, "source": "/s", "type": events.MAINTENANCE_BEGUN}, {})
+            store.write_event(add_dead_letter_extensions(event, DeadLetter(destination, 503, "away")))
+        store.write_attempts(
+            [
+                Attempt("/s", "2", "cordon", now, 0.1, 503, error="away"),
+                Attempt("/s", "2", "cordon", now, 0.1, 204, replay=f"{REDRIVE_PREFIX}1"),
+            ]
+        )
     with WebConsole(site.environment.cluster, tmp_path, "--journal", journal_file) as console:
-        page = get_page(Site(site.environment, console), "/").text
+        console_site = Site(site.environment, console)
+        page, list_page = get_page(console_site, "/").text, get_page(console_site, "/dead-letters").text
 
     assert '<a href="/dead-letters">1 dead letter</a>' in page
     assert 'class="verdict bad"' in page
+    assert list_page.count(">Redrive</button>") == 1
 
 
 def test_page_without_readable_journal_shows_reason(site: Site, tmp_path: Path) -> None:
-    """Check that the home page shows the nodes and the reason if the journal cannot be read yet."""
+    """Check that the home page shows the nodes and the reason, but no green verdict, if the journal cannot be read."""
     with WebConsole(site.environment.cluster, tmp_path, "--journal", tmp_path / "missing.db") as console:
         response = get_page(Site(site.environment, console), "/")
 
     assert response.status_code == 200
     assert "Dead letters are not counted: " in response.text
+    assert 'class="verdict ok"' not in response.text

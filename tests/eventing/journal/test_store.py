@@ -266,6 +266,23 @@ def test_query_selects_events_after_seq_or_by_id(journal: Journal) -> None:
     assert list_event_numbers(journal.select(Query(ids=expected))) == [2, 3]
 
 
+def test_version_of_list_changes_with_its_entries_and_attempts(journal: Journal) -> None:
+    """Check that the version changes with an event and an attempt of the list, but not with those of other lists."""
+    query, event = Query(maintenance=MAINTENANCE.uid, limit=2, keep_newest=True), build_numbered_event(1)
+    versions = [journal.compute_version(query)]
+    journal.write_event(event)
+    versions.append(journal.compute_version(query))
+    journal.write_attempts([build_attempt(event)])
+    versions.append(journal.compute_version(query))
+
+    other = build_numbered_event(2, OTHER_MAINTENANCE)
+    journal.write_event(other)
+    journal.write_attempts([build_attempt(other)])
+
+    assert len(set(versions)) == 3
+    assert journal.compute_version(query) == versions[-1]
+
+
 def _write_sample_events(journal: Journal, third_event: BaseCloudEvent) -> None:
     dead = build_numbered_event(5, OTHER_MAINTENANCE, knativeerrordest="http://x/", knativeerrorcode="400")
     other_event = build_event(
