@@ -12,7 +12,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -23,6 +24,9 @@ from chaos.fault_injection import FaultInjector
 from chaos.final_state import list_problems
 from chaos.observer import ClusterObserver
 from chaos.report import RunReport, format_report
+from chaos.step_checks import StepDeletion, list_unannounced_deletions, parse_journaled_steps
+from eventing import events
+from eventing.journal.store import Journal, Query
 from kube.client.api_errors import ApiError
 from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
@@ -34,6 +38,9 @@ from localcluster.components.selection import DEFAULT_COMPONENTS, MAINTENANCE, M
 
 SETTLE_TIMEOUT_SECONDS, POLL_SECONDS = 90.0, 1.0
 ENGINE_NAMES = ", ".join(delivery_engines.ENGINES)
+JOURNAL_TIMEOUT_SECONDS = 20.0
+ENGINES_WITH_COMPLETE_JOURNAL = ("local", "rabbitmq")
+"""The engines whose broker loses no event when it is killed, so that the journal contains each event."""
 DEFAULT_SECONDS = {MAINTENANCE: 300.0, MUTEX: 60.0}
 
 
@@ -105,7 +112,10 @@ def run_drains(
             injector.run_actions(plan.plan_actions(seed, duration_seconds, node_names, environment.targets))
             settle_seconds, problems = wait_until_settled(environment)
         exited_servers = environment.list_exited_servers()
-        tally, violations = observer.checker.tally, observer.violations
+        deletions, tally = observer.checker.step_deletions, observer.checker.tally
+        violations = observer.violations
+        if engine in ENGINES_WITH_COMPLETE_JOURNAL:
+            violations += wait_for_journal(Path(environment.product.journal), deletions)
     return RunReport(
         engine,
         seed,
@@ -118,6 +128,18 @@ def run_drains(
         problems,
         exited_servers,
     )
+
+
+def wait_for_journal(journal: Path, deletions: Sequence[StepDeletion]) -> list[str]:
+    """Return the deletions whose step the journal does not announce; wait until `record` has stored all events."""
+    deadline = time.monotonic() + JOURNAL_TIMEOUT_SECONDS
+    with closing(Journal(journal)) as store:
+        while True:
+            steps = parse_journaled_steps(store.select(Query(types=(events.DRAIN_OVERDUE,))))
+            unannounced = list_unannounced_deletions(deletions, steps)
+            if not unannounced or time.monotonic() > deadline:
+                return unannounced
+            time.sleep(POLL_SECONDS)
 
 
 def report_run(report: RunReport, directory: Path) -> None:

@@ -29,6 +29,8 @@ from localcluster.up.restarter import Restarter
 from localcluster.web_console import WebConsole
 
 NAMESPACE = "chaos"
+DELETING_RBAC = localproduct.COMPONENTS_DIR / "deleting" / "rbac.yaml"
+"""The permission to delete pods, which escalation steps need."""
 DELETE_DELAY_ANNOTATION = "pod-delete.stage.kwok.x-k8s.io/delay"
 
 
@@ -85,6 +87,7 @@ def start_environment(
         closing(_EventProxy()) as event_proxy,
     ):
         product = _create_product(engine, cluster, directory / "product", event_proxy.url, faults.url, component)
+        cluster.kubectl("apply", "--server-side", "-f", DELETING_RBAC)
         event_proxy.network = network = EventNetwork(product)
         with (
             product,

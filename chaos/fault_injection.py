@@ -7,11 +7,13 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from chaos.api_fault_proxy import CONNECTION_RESET, Fault
-from chaos.environment import ChaosEnvironment
+from chaos.environment import NAMESPACE, ChaosEnvironment
 from chaos.event_fault_proxy import Handler
 from chaos.plan import NETWORK_WEIGHTS, RESTART_API_SERVER, Action
 from chaos.targets import CrashTarget
@@ -19,11 +21,13 @@ from kube.client.api import JSON_PATCH
 from kube.client.api_errors import ApiError, Conflict, NotFound, Unavailable
 from kube.maintenance.groups import GROUPS
 from kube.nodes import build_node_path
-from kube.paths import Object
+from kube.paths import Object, build_node_name_selector
+from kube.pods import is_terminating
 from localcluster.errors import LocalClusterError
 from localcluster.http_receiver import ReceivedRequest, Response
 from localcluster.processes import wait_until_ready
 
+T = TypeVar("T")
 USER_RETRY_SECONDS = 30.0
 """How long a user action is retried, in seconds, while the API server is down."""
 RESPONSE_FAULTS = (
@@ -50,11 +54,15 @@ class FaultInjector:
         self._faults_until = self._network_faults_until = 0.0
         self._network_mode: Handler = environment.network.forward
         self._user_pool, self._network_pool = ThreadPoolExecutor(1, "users"), ThreadPoolExecutor(1, "network")
+        self._pod_pool = ThreadPoolExecutor(1, "pods")
         self._crash_pools: defaultdict[str, ThreadPoolExecutor] = defaultdict(lambda: ThreadPoolExecutor(1, "crashes"))
         environment.faults.inject(self._choose_fault)
-        environment.network.handler = lambda request: (
-            self._network_mode if time.monotonic() < self._network_faults_until else environment.network.forward
-        )(request)
+        environment.network.handler = self._forward_event
+
+    def _forward_event(self, request: ReceivedRequest) -> Response:
+        """Forward an event with the current fault; `record` gets each event, because its journal is checked."""
+        is_disturbed = time.monotonic() < self._network_faults_until and request.path.strip("/") != "record"
+        return (self._network_mode if is_disturbed else self._environment.network.forward)(request)
 
     def run_actions(self, actions: Iterable[Action], stop: threading.Event | None = None) -> None:
         """Run the actions until `stop` is set; return when all started actions are done and all processes run again."""
@@ -73,7 +81,7 @@ class FaultInjector:
         self._end_faults()
 
     def _end_faults(self) -> None:
-        for pool in (self._user_pool, self._network_pool, *self._crash_pools.values()):
+        for pool in (self._user_pool, self._network_pool, self._pod_pool, *self._crash_pools.values()):
             pool.shutdown()
         self._network_faults_until = self._faults_until = 0.0
         for server in self._environment.servers:
@@ -92,6 +100,8 @@ class FaultInjector:
             return self._crash_pools[RESTART_API_SERVER].submit(self._restart_api_server, action.duration_seconds)
         if action.kind in NETWORK_WEIGHTS:
             return self._network_pool.submit(self._disturb_network, action)
+        if action.kind == "unready":
+            return self._pod_pool.submit(self._make_pod_unready, action)
         return self._user_pool.submit(self._perform_user_action, action)
 
     def _restart_api_server(self, downtime_seconds: float) -> None:
@@ -128,7 +138,7 @@ class FaultInjector:
         return self._rng.choice(RESPONSE_FAULTS) if fails else None
 
     def _perform_user_action(self, action: Action) -> None:
-        """Perform a user's action, with retries until the API server has accepted it."""
+        """Perform a user's action, unless its maintenance no longer exists."""
         actions: dict[str, Callable[[Action], Any]] = {
             "start": self._create_maintenance,
             "double": self._create_maintenance,
@@ -136,22 +146,32 @@ class FaultInjector:
             "replace": self._replace_maintenance,
             "uncordon": self._uncordon_node,
         }
-        deadline = time.monotonic() + USER_RETRY_SECONDS
-        while True:
-            try:
-                actions[action.kind](action)
-                return
-            except NotFound:  # The maintenance no longer exists.
-                return
-            except (Unavailable, Conflict) as error:
-                if "already exists" in error.message:  # The first attempt's response was lost.
-                    return
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
+        with suppress(NotFound):
+            _retry_request(partial(actions[action.kind], action))
+
+    def _make_pod_unready(self, action: Action) -> None:
+        """Make a pod on the node unready for a while, as a readiness probe does, unless no pod is left there."""
+        client, path = self._environment.client, f"/api/v1/namespaces/{NAMESPACE}/pods"
+        query = partial(client.list, path, field_selector=build_node_name_selector(action.node))
+        names = [pod["metadata"]["name"] for pod in _retry_request(query)["items"] if not is_terminating(pod)]
+        if not names:
+            return
+        set_ready = partial(self._set_ready, f"{path}/{self._rng.choice(names)}/status")
+        with suppress(NotFound):  # The pod may have left the node.
+            _retry_request(partial(set_ready, "False"))
+            time.sleep(action.duration_seconds)
+            _retry_request(partial(set_ready, "True"))
+
+    def _set_ready(self, status_path: str, status: str) -> None:
+        conditions = [{"type": "Ready", "status": status}]
+        self._environment.client.patch(status_path, {"status": {"conditions": conditions}})
 
     def _create_maintenance(self, action: Action) -> None:
-        self._environment.client.create(GROUPS[action.api_version].path, _build_manifest(action))
+        try:
+            self._environment.client.create(GROUPS[action.api_version].path, _build_manifest(action))
+        except Conflict as error:
+            if "already exists" not in error.message:  # Otherwise the first attempt's response was lost.
+                raise
 
     def _delete_maintenance(self, action: Action) -> None:
         self._environment.client.run(self._environment.client.api.request("DELETE", _get_maintenance_path(action)))
@@ -171,12 +191,26 @@ class FaultInjector:
         self._environment.client.patch(build_node_path(action.node), patch, JSON_PATCH)
 
 
+def _retry_request(send_request: Callable[[], T]) -> T:
+    """Return the result of a request, which is repeated while the API server is down, or another client interferes."""
+    deadline = time.monotonic() + USER_RETRY_SECONDS
+    while True:
+        try:
+            return send_request()
+        except (Unavailable, Conflict):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
 def _get_maintenance_path(action: Action) -> str:
     return f"{GROUPS[action.api_version].path}/{action.target}"
 
 
 def _build_manifest(action: Action) -> Object:
-    spec = {"nodeName": action.node, "reason": "chaos"}
+    spec: Object = {"nodeName": action.node, "reason": "chaos"}
+    if action.escalation:
+        spec["drain"] = {"escalation": [{"after": after, "action": step} for after, step in action.escalation]}
     return {
         "apiVersion": action.api_version,
         "kind": "NodeMaintenance",

@@ -1,4 +1,4 @@
-"""Checks the observations, in resourceVersion order, for forbidden evictions and premature successes.
+"""Checks the observations, in resourceVersion order, for forbidden evictions, deletions and premature successes.
 
 The module does no I/O. The observations arrive out of order, so each check waits until everything that it needs has
 arrived.
@@ -6,22 +6,22 @@ arrived.
 
 from __future__ import annotations
 
-import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
-from http import HTTPStatus
+from itertools import pairwise
+from math import inf
 from typing import NamedTuple
 
+from chaos.audit_requests import DeletionRequest, EvictionRequest
+from chaos.step_checks import StepDeletion, StepKey, find_forbidden_deletion
+from kube.maintenance.escalation import find_current_step
 from kube.maintenance.groups import DRAIN_TAINTS
 from kube.maintenance.objects import SUCCEEDED, get_node_name, get_phase, is_deleting
 from kube.nodes import is_cordoned_and_tainted
 from kube.paths import Object
-from kube.pods import format_key, is_never_evicted, is_terminating
+from kube.pods import format_key, is_never_evicted, is_ready, is_terminating
 from kube.times import parse_time
-from localcluster.access import make_username
 
 GRACE_SECONDS = 2.0
 """Grace period in seconds.
@@ -32,9 +32,6 @@ starts to terminate. The eviction request may then arrive this long after the ev
 MAX_DUPLICATE_SHARE = 0.01
 """Maximum share of the evicted pods whose eviction may be granted twice within `GRACE_SECONDS`."""
 NODES, PODS, MAINTENANCES = "nodes", "pods", "nodemaintenances"
-ACCOUNT_PREFIX = make_username("")
-ENTRY_START = re.compile(r'(?=\{"kind":"Event","apiVersion":"audit\.k8s\.io/)')
-"""Start of an audit log entry: a killed API server leaves a partial line, and the next entry continues that line."""
 
 
 class SeenVersion(NamedTuple):
@@ -46,7 +43,7 @@ class SeenVersion(NamedTuple):
 
 @dataclass
 class PodHistory:
-    """The observed changes of a pod."""
+    """The observed changes of a pod; `ready_by_version` is whether it was ready, by its resourceVersions."""
 
     name: str
     must_leave: bool = True
@@ -54,17 +51,41 @@ class PodHistory:
     bound_at: SeenVersion | None = None
     terminating_at: SeenVersion | None = None
     deleted_version: int | None = None
+    ready_by_version: dict[int, bool] = field(default_factory=dict)
+
+    def find_next_version(self, version: int) -> int | None:
+        """Return the version that replaced this one, or None if it was not observed."""
+        versions = [*self.ready_by_version, *([self.deleted_version] if self.deleted_version else [])]
+        return min((item for item in versions if item > version), default=None)
+
+
+NEVER_ENDED: tuple[SeenVersion, StepKey | None] = (SeenVersion(0, inf), None)
+"""The end of a step that has not ended."""
 
 
 @dataclass
 class MaintenanceHistory:
-    """The observed changes of a NodeMaintenance; `deletion_seen_at` is when its deletion was first observed."""
+    """The observed changes of a NodeMaintenance.
+
+    Attributes:
+        deletion_seen_at: When its deletion was first observed.
+        steps: The changes of its current escalation step, None for no step.
+    """
 
     name: str
     node: str
     created_at: float
     phase: str = ""
     deletion_seen_at: float | None = None
+    steps: list[tuple[SeenVersion, StepKey | None]] = field(default_factory=list)
+
+    def list_steps(self, version: int, requested_at: float) -> list[StepKey]:
+        """Return the steps that began before this resourceVersion, and that had not ended long before the request."""
+        return [
+            step
+            for (began, step), (ended, _) in pairwise([*self.steps, NEVER_ENDED])
+            if step and began.version < version and requested_at <= ended.seen_at + GRACE_SECONDS
+        ]
 
 
 @dataclass
@@ -81,6 +102,7 @@ class InvariantChecker:
 
     def __init__(self) -> None:
         self.tally = Tally()
+        self.step_deletions: list[StepDeletion] = []
         self._pods: dict[str, PodHistory] = {}
         self._nodes: dict[str, list[tuple[SeenVersion, bool]]] = defaultdict(list)
         self._maintenances: dict[str, MaintenanceHistory] = {}
@@ -93,6 +115,8 @@ class InvariantChecker:
             self._gaps.append(observation)
         elif isinstance(observation, EvictionRequest):
             self._pending_checks.append((observation.requested_at, lambda: self._check_eviction(observation)))
+        elif isinstance(observation, DeletionRequest):
+            self._pending_checks.append((observation.requested_at, lambda: self._check_deletion(observation)))
         else:
             {NODES: self._record_node, PODS: self._record_pod, MAINTENANCES: self._record_maintenance}[
                 observation.collection
@@ -129,6 +153,8 @@ class InvariantChecker:
         pod.bound_at = pod.bound_at or (now if pod.node else None)
         pod.terminating_at = pod.terminating_at or (now if is_terminating(observation.object) else None)
         pod.deleted_version = pod.deleted_version or (observation.version if observation.is_deleted else None)
+        if not observation.is_deleted:
+            pod.ready_by_version[observation.version] = is_ready(observation.object)
 
     def _record_maintenance(self, observation: ObjectObservation) -> None:
         maintenance = observation.object
@@ -137,8 +163,11 @@ class InvariantChecker:
         history = self._maintenances.setdefault(maintenance["metadata"]["uid"], new_history)
         if history.deletion_seen_at is None and (observation.is_deleted or is_deleting(maintenance)):
             history.deletion_seen_at = observation.seen_at
+        now, step = SeenVersion(observation.version, observation.seen_at), find_current_step(maintenance)
+        key = StepKey(maintenance["metadata"]["uid"], step.action, step.after) if step else None
+        if key != (history.steps[-1][1] if history.steps else None):
+            history.steps.append((now, key))
         if not observation.is_deleted and get_phase(maintenance) == SUCCEEDED != history.phase:
-            now = SeenVersion(observation.version, observation.seen_at)
             self._pending_checks.append((observation.seen_at, lambda: self._check_success(history, now)))
         history.phase = get_phase(maintenance)
 
@@ -170,16 +199,49 @@ class InvariantChecker:
             self.tally.unchecked["evictions"] += 1
             return
         self.tally.checked["evictions"] += 1
+        yield from self._check_node(pod, "evicted", eviction.requested_at, terminating_at.version)
+
+    def _check_node(self, pod: PodHistory, verb: str, requested_at: float, version: int) -> Iterator[str]:
+        """Yield the violation if the pod's node was not under maintenance when the pod was evicted or deleted.
+
+        `version` is the pod's resourceVersion after the request.
+        """
         earlier_states = [
             (changed_at, is_under_maintenance)
             for changed_at, is_under_maintenance in self._nodes[pod.node]
-            if changed_at.version < terminating_at.version
+            if changed_at.version < version
         ]
         if not earlier_states:
-            yield f"pod {pod.name} was evicted from node {pod.node} before the node was cordoned and tainted"
-        elif not earlier_states[-1][1] and eviction.requested_at > earlier_states[-1][0].seen_at + GRACE_SECONDS:
-            delay = eviction.requested_at - earlier_states[-1][0].seen_at
-            yield f"pod {pod.name} was evicted {delay:.1f} s after node {pod.node} was uncordoned"
+            yield f"pod {pod.name} was {verb} from node {pod.node} before the node was cordoned and tainted"
+        elif not earlier_states[-1][1] and requested_at > earlier_states[-1][0].seen_at + GRACE_SECONDS:
+            delay = requested_at - earlier_states[-1][0].seen_at
+            yield f"pod {pod.name} was {verb} {delay:.1f} s after node {pod.node} was uncordoned"
+
+    def _check_deletion(self, request: DeletionRequest) -> Iterator[str]:
+        """Check a pod that an escalation step has deleted, in the version that the request named."""
+        pod = self._pods.get(request.uid)
+        new_version = pod.find_next_version(request.version) if pod else None
+        if (
+            pod is None
+            or new_version is None
+            or request.version not in pod.ready_by_version
+            or self._is_in_gap(new_version, NODES, PODS, MAINTENANCES)
+        ):
+            self.tally.unchecked["deletions"] += 1
+            return
+        self.tally.checked["deletions"] += 1
+        steps = {
+            step
+            for maintenance in self._maintenances.values()
+            if self._is_active(maintenance, pod.node, request.requested_at)
+            for step in maintenance.list_steps(new_version, request.requested_at)
+        }
+        was_terminating = pod.terminating_at is not None and pod.terminating_at.version <= request.version
+        was_ready = pod.ready_by_version[request.version]
+        deletion = StepDeletion(request.requested_at, pod.name, steps, was_ready, was_terminating)
+        self.step_deletions.append(deletion)
+        yield from find_forbidden_deletion(deletion)
+        yield from self._check_node(pod, "deleted", request.requested_at, new_version)
 
     @staticmethod
     def _is_active(maintenance: MaintenanceHistory, node: str, timestamp: float) -> bool:
@@ -256,35 +318,4 @@ class WatchGap:
     ended_at: float = 0.0
 
 
-@dataclass(frozen=True)
-class EvictionRequest:
-    """A request by the product to evict a pod, with its arrival time, and whether it was granted."""
-
-    requested_at: float
-    pod: str
-    uid: str
-    is_granted: bool
-
-
-Observation = ObjectObservation | WatchGap | EvictionRequest
-
-
-def parse_evictions(text: str) -> Iterator[EvictionRequest]:
-    """Yield the product's evictions of existing pods from an audit log, without dry runs."""
-    for entry in ENTRY_START.split(text):
-        if '"subresource":"eviction"' in entry and ACCOUNT_PREFIX in entry and "dryRun" not in entry:
-            try:
-                parsed = json.loads(entry)
-            except ValueError:  # The entry is incomplete.
-                continue
-            code = (parsed.get("responseStatus") or {}).get("code")
-            if code in (HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.TOO_MANY_REQUESTS):
-                yield _parse_eviction(parsed, is_granted=code != HTTPStatus.TOO_MANY_REQUESTS)
-
-
-def _parse_eviction(audit_entry: Object, *, is_granted: bool) -> EvictionRequest:
-    object_ref = audit_entry["objectRef"]
-    options = (audit_entry.get("requestObject") or {}).get("deleteOptions") or {}
-    uid = (options.get("preconditions") or {}).get("uid", "")
-    received_at = datetime.fromisoformat(audit_entry["requestReceivedTimestamp"].replace("Z", "+00:00"))
-    return EvictionRequest(received_at.timestamp(), f"{object_ref['namespace']}/{object_ref['name']}", uid, is_granted)
+Observation = ObjectObservation | WatchGap | EvictionRequest | DeletionRequest

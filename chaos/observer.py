@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+from chaos.audit_requests import parse_requests
 from chaos.invariant_checker import (
     MAINTENANCES,
     NODES,
@@ -18,7 +19,6 @@ from chaos.invariant_checker import (
     ObjectObservation,
     Observation,
     WatchGap,
-    parse_evictions,
 )
 from kube.client.list_watch import Change, StreamObserver, follow, merge_streams
 from kube.client.sync_client import SyncClient
@@ -126,10 +126,10 @@ class ClusterObserver:
             log.seek(self._position)
             complete_lines, newline, _ = log.read().rpartition(b"\n")
         self._position += len(complete_lines) + len(newline)
-        evictions = list(parse_evictions(complete_lines.decode(errors="replace")))
+        requests = list(parse_requests(complete_lines.decode(errors="replace")))
         with self._lock:
-            for eviction in evictions:
-                self.checker.record(eviction)
+            for request in requests:
+                self.checker.record(request)
             self._run_checks(time.time())
 
 
@@ -170,8 +170,9 @@ def _strip_object(obj: Object) -> Object:
     names = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "ownerReferences")
     metadata = {name: obj["metadata"][name] for name in names if name in obj["metadata"]}
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    conditions = [item for item in status.get("conditions") or [] if item["type"] == "Ready"]
     return {
         "metadata": metadata,
-        "spec": {name: spec[name] for name in ("nodeName", "unschedulable", "taints") if name in spec},
-        "status": {"phase": status.get("phase", "")},
+        "spec": {name: spec[name] for name in ("nodeName", "unschedulable", "taints", "drain") if name in spec},
+        "status": {"phase": status.get("phase", ""), "escalation": status.get("escalation"), "conditions": conditions},
     }

@@ -6,11 +6,23 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from kube.maintenance.escalation import DELETE, DELETE_NOW, DELETE_UNREADY
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 
+Escalation = tuple[tuple[str, str], ...]
+"""The steps of an escalation, each with its time and its action."""
+
 RESTART_API_SERVER = "restart kube-apiserver"
-USER_WEIGHTS = {"start": 9, "stop": 6, "double": 2, "replace": 2, "uncordon": 3}
-"""The users' actions, with their relative frequencies."""
+USER_WEIGHTS = {"start": 9, "stop": 6, "double": 2, "replace": 2, "uncordon": 3, "unready": 3}
+"""The users' actions, and pods that become unready for a while, with their relative frequencies."""
+ESCALATIONS: tuple[Escalation, ...] = (
+    (),
+    (),
+    (("1s", DELETE_UNREADY),),
+    (("1s", DELETE),),
+    (("1s", DELETE_UNREADY), ("2s", DELETE), ("3s", DELETE_NOW)),
+)
+"""The escalations of generated maintenances, of which some have none."""
 CRASH_WEIGHTS = {
     **{"kill functions": 2, "kill worker": 2, "kill delivery": 2, "kill source": 1, "kill console": 1},
     **{"kill controller": 1, "kill dispatcher": 2, RESTART_API_SERVER: 1},
@@ -39,7 +51,8 @@ class Action:
         kind: A key of `USER_WEIGHTS`, `CRASH_WEIGHTS` or `NETWORK_WEIGHTS`.
         target: The NodeMaintenance, the process or the step concerned; "" if the kind determines it.
         node, api_version: The node and the API group of a NodeMaintenance.
-        duration_seconds: How long the fault lasts, or the process stays down.
+        duration_seconds: How long the fault lasts, the process stays down, or the pod is unready.
+        escalation: The escalation of the NodeMaintenance that the action creates.
     """
 
     start_seconds: float
@@ -48,6 +61,7 @@ class Action:
     node: str = ""
     api_version: str = ""
     duration_seconds: float = 0.0
+    escalation: Escalation = ()
 
 
 @dataclass(frozen=True)
@@ -166,6 +180,8 @@ class _Planner:
             return self._plan_creation(start_seconds, kind, node)
         if kind == "stop":
             del self._maintenances[name]
+        if kind == "unready":
+            return Action(start_seconds, kind, name, node, group, round(self._rng.uniform(1.0, 5.0), 1))
         return Action(start_seconds, kind, name, node, group)
 
     def _plan_creation(self, start_seconds: float, kind: str, node: str) -> Action:
@@ -173,4 +189,4 @@ class _Planner:
         self._created_count += 1
         name = f"m-{self._created_count}"
         self._maintenances[name] = (node, group)
-        return Action(start_seconds, kind, name, node, group)
+        return Action(start_seconds, kind, name, node, group, escalation=self._rng.choice(ESCALATIONS))

@@ -108,7 +108,7 @@ TYPE_DESCRIPTIONS = {
     VIRT_LAUNCHERS_WAIT_CHANGED: "the reason why virt-launcher pods on a node under maintenance wait has changed or no "
     "longer exists",
     DRAIN_OVERDUE: "a drain has passed its deadline, or the time of the next step of its escalation, and the status "
-    "does not report that",
+    "does not report that; data: action, after (only if a step is due)",
     DRAIN_ESCALATED: "a step of the escalation begins, which the status and a Kubernetes Event report; "
     "data: action, after",
     NODE_DRAINED: "a new list of the node's pods contains no pod that must leave; "

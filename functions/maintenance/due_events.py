@@ -47,6 +47,14 @@ STATES = (
         events.MAINTENANCE_PENDING,
         "; `begin` renews the Lease",
     ),
+    State(
+        "events are in flight, and the drain has passed its deadline, or the time of the next step of its escalation, "
+        "but the status does not report that",
+        "these events",
+        lambda o: o.is_in_flight and o.is_overdue_unreported,
+        events.DRAIN_OVERDUE,
+        "; `status` reports the deadline, or the step",
+    ),
     State("events are in flight", "these events", lambda o: o.is_in_flight),
     State(
         "released; the finalizer of another controller keeps the object",

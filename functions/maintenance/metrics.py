@@ -1,7 +1,7 @@
 """Metrics of drains and of all maintenances, exposed at `/metrics` and listed in docs/reference.md.
 
 The metrics have few labels, to stay small on large clusters: only the metrics of currently blocked pods have labels
-for node and budget.
+for node and budget, and the deadline of a drain has one for its node.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from kube.maintenance import objects as m
 from kube.maintenance.blocked_groups import group_blocked_pods
 from kube.maintenance.blocked_pods import get_blocking_key
+from kube.maintenance.escalation import compute_deadline, get_start_time
 from kube.times import parse_time, parse_time_or_none
 
 DURATION_BUCKETS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
@@ -42,6 +43,11 @@ BLOCKED_SECONDS = Histogram(
     ["reason"],
     buckets=DURATION_BUCKETS,
 )
+ESCALATION_STEPS = Counter(
+    "nodemaintenance_escalation_steps_total",
+    "Steps of the escalations of drains that have begun, by action",
+    ["action"],
+)
 RESYNC_EVENTS = Counter(
     "nodemaintenance_resync_events_total",
     "Events that resync re-emitted because no function had acted on them: the number of lost events, whichever broker "
@@ -58,11 +64,13 @@ PHASES = ("Pending", m.RUNNING, m.SUCCEEDED, m.FAILED, "Ending")
 
 
 def observe_status_write(before: m.Maintenance, status: Mapping[str, Any], now: datetime) -> None:
-    """Observe the durations of the drain and of the blocked pods that this status write ends.
+    """Observe the durations of the drain and of the blocked pods that this status write ends, and the step it begins.
 
     `status` contains the changed fields.
     """
     phase = status.get("phase")
+    if step := status.get("escalation"):  # None if a step has ended
+        ESCALATION_STEPS.labels(step["action"]).inc()
     if phase in (m.SUCCEEDED, m.FAILED):
         _observe_drain(before, phase, now)
     if "blockedPods" in status:
@@ -99,11 +107,13 @@ class MaintenanceSnapshot:
         phases: number of maintenances in each phase.
         blocked: number of blocked pods, and start time of the first of them, by (node, budget as namespace/name,
             reason).
+        deadlines: the deadline of the drain, by node.
     """
 
     taken_at: float
     phases: Tally[str]
     blocked: dict[BlockedLabels, tuple[int, datetime]]
+    deadlines: dict[str, datetime]
 
 
 class MaintenanceCollector(Collector):
@@ -121,7 +131,8 @@ class MaintenanceCollector(Collector):
             for labels, count, since in _list_blocked_groups(item):
                 earlier_count, earlier_since = blocked.get(labels, (0, since))
                 blocked[labels] = earlier_count + count, min(earlier_since, since)
-        self._snapshot = MaintenanceSnapshot(time.time(), phases, blocked)
+        deadlines = {m.get_node_name(item): deadline for item in maintenances if (deadline := _find_deadline(item))}
+        self._snapshot = MaintenanceSnapshot(time.time(), phases, blocked, deadlines)
 
     def describe(self) -> tuple[GaugeMetricFamily, ...]:
         """Return the gauges without values."""
@@ -143,6 +154,11 @@ class MaintenanceCollector(Collector):
                 "Time at which the first pod with these labels became blocked",
                 labels=pod_labels,
             ),
+            GaugeMetricFamily(
+                "nodemaintenance_deadline_timestamp_seconds",
+                "Time of the deadline of the node's drain; absent without a deadline, and after the drain",
+                labels=["node"],
+            ),
             GaugeMetricFamily("nodemaintenance_resync_timestamp_seconds", "Time of the last run of resync"),
         )
 
@@ -151,7 +167,7 @@ class MaintenanceCollector(Collector):
         snapshot = self._snapshot
         if snapshot is None:
             return
-        maintenances, blocked_pods, blocked_since, resynced_at = self.describe()
+        maintenances, blocked_pods, blocked_since, deadline_at, resynced_at = self.describe()
         resynced_at.add_metric((), snapshot.taken_at)
         yield resynced_at
         if time.time() - snapshot.taken_at > SNAPSHOT_TTL_SECONDS:
@@ -161,7 +177,9 @@ class MaintenanceCollector(Collector):
         for labels, (count, since) in snapshot.blocked.items():
             blocked_pods.add_metric(labels, count)
             blocked_since.add_metric(labels, since.timestamp())
-        yield from (maintenances, blocked_pods, blocked_since)
+        for node, deadline in snapshot.deadlines.items():
+            deadline_at.add_metric([node], deadline.timestamp())
+        yield from (maintenances, blocked_pods, blocked_since, deadline_at)
 
 
 def _list_blocked_groups(maintenance: m.Maintenance) -> Iterator[tuple[BlockedLabels, int, datetime]]:
@@ -174,6 +192,12 @@ def _list_blocked_groups(maintenance: m.Maintenance) -> Iterator[tuple[BlockedLa
     for group in group_blocked_pods(m.get_blocked_pods(maintenance)):
         if since := parse_time_or_none(group.since):
             yield (m.get_node_name(maintenance), group.budget_key, group.reason), len(group.pods), since
+
+
+def _find_deadline(maintenance: m.Maintenance) -> datetime | None:
+    """Return the deadline of a running drain, or None if it has none."""
+    is_running = m.get_phase(maintenance) == m.RUNNING and not m.is_deleting(maintenance)
+    return compute_deadline(maintenance, get_start_time(maintenance)) if is_running else None
 
 
 MAINTENANCE_COLLECTOR = MaintenanceCollector()

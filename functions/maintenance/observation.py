@@ -160,6 +160,16 @@ class Observation:
         is_active = self.has_begun and not m.is_deleting(self.maintenance) and self.snapshot.leases is not None
         return is_active and self.is_holder and self.is_renewal_due
 
+    @property
+    def is_overdue_unreported(self) -> bool:
+        """Return whether the status of a running drain lacks the passed deadline, or the due step of the escalation.
+
+        In a drain that progresses quickly, an event always seems to be in flight.
+        """
+        is_draining = self.has_begun and not m.is_deleting(self.maintenance)
+        is_running = is_draining and m.get_phase(self.maintenance) == m.RUNNING
+        return is_running and escalation.is_overdue_unreported(self.maintenance, self.now)
+
     @cached_property
     def is_holder(self) -> bool:
         """Return whether the maintenance holds the node's lease."""

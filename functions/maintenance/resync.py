@@ -35,6 +35,7 @@ from kube.client.paging import ListResult, list_all
 from kube.client.sync_client import SyncClient
 from kube.maintenance import leases
 from kube.maintenance import objects as m
+from kube.maintenance.escalation import find_due_step
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.lookup import collect_group_lists, list_maintenances_of_group, list_pods_on_node, sort_by_age
 from kube.nodes import MAINTENANCE_LABEL, NODES_PATH, build_node_path
@@ -81,8 +82,9 @@ def resync(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     snapshot = client.run(_read_snapshot(client.api))
     is_replay = extensions.is_replay(event)
     rotations = ReadRotations() if is_replay else READ_ROTATIONS
-    waiting = client.run(_find_waiting_maintenances(client.api, snapshot, rotations, datetime.now(timezone.utc)))
-    replies: list[BaseCloudEvent] = [_build_reply(event, item, event_type) for item, event_type in waiting]
+    now = datetime.now(timezone.utc)
+    waiting = client.run(_find_waiting_maintenances(client.api, snapshot, rotations, now))
+    replies: list[BaseCloudEvent] = [_build_reply(event, item, event_type, now) for item, event_type in waiting]
     replies += [
         events.build_event(events.MAINTENANCE_RESTORE_PENDING, "resync", reference, node, cause=event)
         for reference, node in find_orphans(snapshot)
@@ -94,19 +96,25 @@ def resync(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     return replies
 
 
-def _build_reply(event: BaseCloudEvent, maintenance: Object, event_type: str) -> BaseCloudEvent:
-    """Build the event that a maintenance waits for, with `begun` in `maintenance.pending` if the maintenance has begun.
+def _build_reply(event: BaseCloudEvent, maintenance: Object, event_type: str, now: datetime) -> BaseCloudEvent:
+    """Build the event that a maintenance waits for.
 
-    If `begin` fails for a maintenance that has begun, the error concerns the renewal of its lease.
+    `maintenance.pending` contains `begun` if the maintenance has begun: if `begin` then fails, the error concerns the
+    renewal of its lease. `drain.overdue` contains the due step of the escalation, so that the journal has the step
+    before it acts.
     """
-    has_begun = event_type == events.MAINTENANCE_PENDING and m.has_begun(maintenance)
+    data: Object = {}
+    if event_type == events.MAINTENANCE_PENDING and m.has_begun(maintenance):
+        data = {"begun": True}
+    elif event_type == events.DRAIN_OVERDUE and (due_step := find_due_step(maintenance, now)):
+        data = {**due_step.as_data()}
     return events.build_event(
         event_type,
         "resync",
         events.ObjectReference.from_object(maintenance),
         m.get_node_name(maintenance),
         cause=event,
-        data={"begun": True} if has_begun else {},
+        data=data,
     )
 
 

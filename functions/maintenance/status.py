@@ -11,6 +11,7 @@ leases get in medik8s-leases; events list, create, patch in default.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import NamedTuple
@@ -98,7 +99,7 @@ def _write_status(update: StatusUpdate, client: SyncClient) -> list[BaseCloudEve
             return []
         step = _find_new_step(maintenance, patch["status"])
         if step and step != recorded_step and not _record_step(maintenance, step, client):
-            update = update._replace(status_input=replace(update.status_input, is_overdue=False))
+            update = update._replace(status_input=replace(update.status_input, due_step=None))
             continue
         recorded_step = step
         try:
@@ -147,8 +148,13 @@ def build_status_input(event: BaseCloudEvent) -> StatusInput:
         is_begin_error=step == "begin" and not ("begun" in data or "leaseErrors" in data),
         is_waiting=bool(data.get("waits")),
         lease_error_count=_parse_lease_errors(event),
-        is_overdue=event.get_type() == events.DRAIN_OVERDUE,
+        due_step=_parse_due_step(data) if event.get_type() == events.DRAIN_OVERDUE else None,
     )
+
+
+def _parse_due_step(data: Mapping[str, object]) -> dict[str, object]:
+    """Return the step of the escalation in the data of `drain.overdue`, in the form of the spec."""
+    return {name: data.get(name) for name in ("action", "after")}
 
 
 def _parse_lease_errors(event: BaseCloudEvent) -> int | None:

@@ -1,8 +1,9 @@
 """Notify the owners of a budget and its workloads, and `spec.notify.url`, of a drain that is blocked for a minute.
 
 The step derives everything from the status of the NodeMaintenances, and from the Events that record what it announced
-before. So a repeated, late or lost event changes nothing. Each announcement is recorded before it is made: if the
-record cannot be written, nothing is announced, since the next tick would otherwise announce the same again.
+before. So a repeated, late or lost event changes nothing. A blockage is recorded before it is announced: if the record
+cannot be written, nothing is announced, since the next tick would otherwise announce the same again. Its end is
+recorded afterwards, because the drain may evict the pod of this process at that moment.
 
 In: an updated NodeMaintenance; a PingSource tick. Out: nothing.
 Touches: nodemaintenances get, list; namespaces get; pods get; poddisruptionbudgets get; replicasets get; events create;
@@ -16,8 +17,10 @@ import os
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from typing import TypeVar
 
+import aiohttp
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, extensions
@@ -25,7 +28,7 @@ from functions.event_data import get_metadata, require_data
 from functions.event_recorder import EVENT_RECORDER
 from functions.failures import Retry
 from functions.installs import is_active_install
-from functions.notifications.sender import send_all
+from functions.notifications.sender import SendError, open_session, send
 from functions.notifications.settings import Settings
 from functions.round_robin import RoundRobin
 from functions.steps import step
@@ -187,25 +190,28 @@ class NotificationPass:
         )
 
     async def _try(self, action: Callable[[T], Awaitable[None]], item: T) -> None:
-        """Perform an action whose API error must not stop the others."""
+        """Perform an action whose error must not stop the others."""
         try:
             await action(item)
-        except ApiError as error:
-            log.warning("cannot announce: %s", error.message)
+        except (ApiError, SendError) as error:
+            log.warning("an announcement failed: %s", _format_error(error))
             self.errors.append(error)
 
     async def _announce_blockage(self, blockage: Blockage) -> None:
+        """Write the record, and after it the Events for the owners, unless another process has written the record."""
         objects = await find_announcement_objects(self.api, blockage.group)
-        await self._announce(build_blocked_record(blockage, objects), describe_blockage(blockage))
+        record, message = build_blocked_record(blockage, objects), describe_blockage(blockage, self.now)
+        if await self._write_record(record, message):
+            await self._create_owner_events(record, message)
 
     async def _announce_end(self, record: AnnouncementRecord) -> None:
-        await self._announce(record, describe_end(record))
+        """Write the Events for the owners, and after them the record; a repetition writes Events of the same names."""
+        message = describe_end(record)
+        await self._create_owner_events(record, message)
+        await self._write_record(record, message)
 
-    async def _announce(self, record: AnnouncementRecord, message: str) -> None:
-        """Write the record, and after it the Events for the owners, unless another process has written the record."""
-        is_new = await self._write_record(record, message)
-        if is_new:
-            await gather_all(*(self._try_create(item) for item in build_owner_events(record, message, self.now)))
+    async def _create_owner_events(self, record: AnnouncementRecord, message: str) -> None:
+        await gather_all(*(self._try_create(item) for item in build_owner_events(record, message, self.now)))
 
     async def _write_record(self, record: AnnouncementRecord, message: str) -> bool:
         """Write the record, and return whether it did not exist before."""
@@ -218,14 +224,16 @@ class NotificationPass:
         return is_new
 
     async def _try_create(self, event: Object) -> None:
-        """Create an Event for an owner; an error is only logged, because the announcement is recorded already."""
+        """Create an Event for an owner, unless it exists; an error is only logged, and does not stop the others."""
         try:
             await _create_event(self.api, event)
+        except Conflict:
+            pass  # An earlier pass wrote the Event, but not the record.
         except ApiError as error:
             log.warning("cannot record Event %s: %s", event["reason"], error.message)
 
     async def notify_all(self, maintenances: Iterable[Maintenance], blockages: list[Blockage]) -> None:
-        """Send what was not sent yet, and record what was accepted."""
+        """Send what was not sent yet, and record each notification that its receiver accepts."""
         due = [item for maintenance in maintenances for item in self._find_due(maintenance, blockages)]
         chosen = NOTIFICATION_ROTATION.rotate(due, lambda item: item.id)[:MAX_NOTIFICATIONS]
         self.has_more = len(due) > len(chosen)
@@ -235,10 +243,8 @@ class NotificationPass:
         permitted = [item for item, problem in zip(chosen, problems, strict=True) if not problem]
         if not permitted:
             return
-        results = await send_all(permitted, self.settings)
-        self.errors += [error for error in results if error]
-        sent = [item for item, error in zip(permitted, results, strict=True) if error is None]
-        await gather_all(*(self._try(self._record_sent, item) for item in sent))
+        async with open_session() as session:
+            await gather_all(*(self._try(partial(self._send, session), item) for item in permitted))
 
     def _find_due(self, maintenance: Maintenance, blockages: list[Blockage]) -> list[Notification]:
         """Return what must be sent about a maintenance; a malformed object must not stop the pass."""
@@ -251,7 +257,9 @@ class NotificationPass:
             log.warning("cannot derive the notifications of a maintenance: %r", error)
             return []
 
-    async def _record_sent(self, notification: Notification) -> None:
+    async def _send(self, session: aiohttp.ClientSession, notification: Notification) -> None:
+        """Send a notification, and record it at once, while other receivers may not have responded yet."""
+        await send(session, notification, self.settings)
         maintenance = notification.maintenance
         record = AnnouncementRecord(
             SENT_REASON, build_reference(maintenance), notification.data["node"], notification.id

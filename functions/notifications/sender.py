@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timezone
 
 import aiohttp
@@ -25,25 +25,15 @@ class SendError(Exception):
     """Raised if a receiver did not accept a notification; the text contains no part of the URL after its host."""
 
 
-async def send_all(notifications: Iterable[Notification], settings: Settings) -> list[SendError | None]:
-    """Send the notifications concurrently, and return the error of each, or None.
-
-    Raises `Unavailable` if the caller's deadline has passed.
-    """
+@asynccontextmanager
+async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
+    """Yield the session for the notifications of a pass. Raises `Unavailable` if the caller's deadline has passed."""
     timeout = aiohttp.ClientTimeout(total=min(TIMEOUT_SECONDS, get_seconds_left()))
     async with aiohttp.ClientSession(timeout=timeout, trust_env=True, cookie_jar=aiohttp.DummyCookieJar()) as session:
-        return await asyncio.gather(*(_try_send(session, item, settings) for item in notifications))
+        yield session
 
 
-async def _try_send(session: aiohttp.ClientSession, notification: Notification, settings: Settings) -> SendError | None:
-    try:
-        await _send(session, notification, settings)
-    except SendError as error:
-        return error
-    return None
-
-
-async def _send(session: aiohttp.ClientSession, notification: Notification, settings: Settings) -> None:
+async def send(session: aiohttp.ClientSession, notification: Notification, settings: Settings) -> None:
     """Send one notification. Raises `SendError` unless the response has a status from 200 to 299."""
     now, name = datetime.now(timezone.utc), notification.maintenance["metadata"]["name"]
     message = encode_structured(_build_event(notification, now))

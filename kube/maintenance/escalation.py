@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from kube.budgets import CREATED_BY_LABEL, BlockedPod
 from kube.maintenance.blocked_pods import is_recreated
@@ -37,6 +37,8 @@ REFUSAL_PATTERN = re.compile("webhook|denied request")
 """Matches an `Error` with which a webhook or a policy refused an eviction; other errors may be over soon."""
 DURATION_PATTERN = re.compile(r"(?:([0-9]{1,5})h)?(?:([0-9]{1,5})m)?(?:([0-9]{1,5})s)?")
 """Matches the durations that the CRD allows; Go's `time.ParseDuration` accepts them, too."""
+LATEST_TIME = datetime(9900, 1, 1, tzinfo=timezone.utc)
+"""Time after which a time in a status is invalid: another client has written it, and later times may overflow."""
 MAX_VALUE_CHARACTERS = 40
 """Maximum length of an invalid value that an error quotes, in characters."""
 
@@ -71,6 +73,13 @@ class DrainSchedule:
     deadline: timedelta | None = None
     steps: tuple[EscalationStep, ...] = ()
     error: str = ""
+
+
+class NextStep(NamedTuple):
+    """The step that follows the current one, and when it is due."""
+
+    step: EscalationStep
+    due_at: datetime
 
 
 def parse_duration(value: object) -> timedelta:
@@ -138,13 +147,24 @@ def _quote(value: object) -> str:
 
 def get_start_time(maintenance: Maintenance) -> datetime | None:
     """Return when the drain began, or None if the status does not contain a valid time."""
-    return parse_time_or_none(get_status(maintenance).get("startTime"))
+    return _parse_status_time(get_status(maintenance).get("startTime"))
+
+
+def _parse_status_time(value: object) -> datetime | None:
+    time = parse_time_or_none(value)
+    return time if time is not None and time < LATEST_TIME else None
+
+
+def compute_deadline(maintenance: Maintenance, start: datetime | None) -> datetime | None:
+    """Return the deadline of a drain that began at `start`, or None if the spec has none."""
+    deadline = parse_drain_schedule(maintenance).deadline
+    return None if deadline is None or start is None else start + deadline
 
 
 def has_passed_deadline(maintenance: Maintenance, start: datetime | None, now: datetime) -> bool:
     """Return whether the deadline of a drain that began at `start` has passed."""
-    deadline = parse_drain_schedule(maintenance).deadline
-    return deadline is not None and start is not None and now >= start + deadline
+    deadline = compute_deadline(maintenance, start)
+    return deadline is not None and now >= deadline
 
 
 def find_current_step(maintenance: Maintenance) -> EscalationStep | None:
@@ -160,7 +180,13 @@ def _get_recorded_step(maintenance: Maintenance) -> Mapping[str, Any]:
 
 
 def find_due_step(maintenance: Maintenance, now: datetime) -> EscalationStep | None:
-    """Return the step that follows the current one, if the step is due.
+    """Return the step that follows the current one, if the step is due."""
+    following = find_next_step(maintenance, now)
+    return following.step if following and now >= following.due_at else None
+
+
+def find_next_step(maintenance: Maintenance, now: datetime) -> NextStep | None:
+    """Return the step that follows the current one, or None if no step will begin.
 
     After the previous step, the step waits at least as long as the spec's times are apart, even if the previous step
     began late. Otherwise, after an outage, a milder step would have no time to take effect. After a success no step is
@@ -176,11 +202,11 @@ def find_due_step(maintenance: Maintenance, now: datetime) -> EscalationStep | N
     if start is None or has_ended or index == len(steps):
         return None
     step = steps[index]
-    due = start + step.delay
+    due_at = start + step.delay
     if current:
-        began = parse_time_or_none(_get_recorded_step(maintenance).get("time")) or now
-        due = max(due, began + step.delay - current.delay)
-    return step if now >= due else None
+        began = _parse_status_time(_get_recorded_step(maintenance).get("time")) or now
+        due_at = max(due_at, began + step.delay - current.delay)
+    return NextStep(step, due_at)
 
 
 def is_overdue_unreported(maintenance: Maintenance, now: datetime) -> bool:

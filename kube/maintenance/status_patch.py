@@ -62,7 +62,7 @@ class StatusInput:
         is_waiting: Whether the error is not a failure: the maintenance begins once another tool releases the node's
             lease.
         lease_error_count: Consecutive failed lease renewals; None if the event does not contain the number.
-        is_overdue: Whether the next step of the escalation may begin, because a tick found that it is due.
+        due_step: Step of the escalation that a tick found to be due, in the form of the spec; only this step may begin.
     """
 
     error: str = ""
@@ -73,7 +73,7 @@ class StatusInput:
     is_begin_error: bool = False
     is_waiting: bool = False
     lease_error_count: int | None = None
-    is_overdue: bool = False
+    due_step: Mapping[str, object] | None = None
 
 
 def compute_progress(eviction_pod_count: int, pending_count: int, previous_percent: int = 0) -> int:
@@ -181,8 +181,8 @@ def _build_begun_status(
     is_drained = not pending and (status_input.is_drained or previous.get("phase") == SUCCEEDED)
     lists = _build_pod_lists(pending, blocked)
     errors = _build_errors(maintenance, snapshot, status_input, blocked, is_drained=is_drained)
-    may_escalate = status_input.is_overdue and bool(pending) and snapshot.is_cordoned_and_tainted
-    schedule = _build_schedule(maintenance, now, is_drained=is_drained, may_escalate=may_escalate)
+    due_step = status_input.due_step if pending and snapshot.is_cordoned_and_tainted else None
+    schedule = _build_schedule(maintenance, due_step, now, is_drained=is_drained)
     facts = {**lists, **errors, **schedule}
     return {
         "phase": SUCCEEDED if is_drained else RUNNING,
@@ -195,12 +195,17 @@ def _build_begun_status(
     }
 
 
-def _build_schedule(maintenance: Maintenance, now: datetime, *, is_drained: bool, may_escalate: bool) -> Object:
-    """Return the time when the drain began, and the current step of its escalation, which ends with the drain."""
+def _build_schedule(
+    maintenance: Maintenance, reported_step: Mapping[str, object] | None, now: datetime, *, is_drained: bool
+) -> Object:
+    """Return the time when the drain began, and the current step of its escalation, which ends with the drain.
+
+    `reported_step` is the step that a tick found to be due. It begins if it is due; after a delay, another one may be.
+    """
     start = escalation.determine_start_time(maintenance, now, is_drained=is_drained)
-    due_step = escalation.find_due_step(maintenance, now) if may_escalate else None
     step = get_status(maintenance).get("escalation") if escalation.find_current_step(maintenance) else None
-    if due_step:
+    due_step = escalation.find_due_step(maintenance, now)
+    if due_step and due_step.as_data() == reported_step:
         step = due_step.as_status(now)
     return {"startTime": format_time(start) if start else None, "escalation": None if is_drained else step}
 

@@ -17,6 +17,15 @@ from kube.budgets import ESCALATION_REASON, PROGRESSING_REASONS
 from kube.kubernetes_events import NORMAL_TYPE, WARNING_TYPE, EventNotice, build_event
 from kube.maintenance.blocked_groups import BlockedGroup, group_blocked_pods
 from kube.maintenance.blocked_pods import get_cause
+from kube.maintenance.escalation import (
+    DELETABLE_BUDGET_REASONS,
+    DELETE,
+    DELETE_NOW,
+    DELETE_UNREADY,
+    compute_deadline,
+    find_next_step,
+    get_start_time,
+)
 from kube.maintenance.objects import (
     Maintenance,
     format_full_name,
@@ -40,6 +49,12 @@ REPEAT_DELAY = timedelta(minutes=10)
 """Minimum time between two announcements that the same cause blocks the same drain."""
 MAX_NAMED_PODS = 3
 """Maximum number of pods that an announcement names."""
+STEP_EFFECTS = {
+    DELETE_UNREADY: "the pods that are not ready are deleted regardless of their budget",
+    DELETE: "these pods are deleted regardless of their budget",
+    DELETE_NOW: "these pods are deleted regardless of their budget, with grace period 0",
+}
+"""Action of an escalation step → what it does with the pods of a budget that blocks the drain."""
 MAX_CAUSE_CHARACTERS = 300
 """Maximum length of the cause in a message, in characters, so that the remedy also fits into an Event."""
 Reference = Mapping[str, str]
@@ -185,14 +200,35 @@ def build_reference(maintenance: Maintenance) -> Reference:
     }
 
 
-def describe_blockage(blockage: Blockage) -> str:
-    """Return the message for the owners: what blocks the drain, and what would unblock it."""
+def describe_blockage(blockage: Blockage, now: datetime) -> str:
+    """Return the message for the owners: what blocks the drain, until when, and what would unblock it."""
     group, node = blockage.group, get_node_name(blockage.maintenance)
     pods = f"{format_count(len(group.pods), 'pod')} ({group.format_pods(MAX_NAMED_PODS)})"
     cause = truncate(group.message, MAX_CAUSE_CHARACTERS)
     remedies = "; ".join(map(str, group.remedies))
-    text = f'{pods} cannot leave node "{node}", which is being drained: {cause}'
-    return f"{text}. What unblocks the drain: {remedies}" if remedies else text
+    sentences = (
+        f'{pods} cannot leave node "{node}", which is being drained: {cause}',
+        _describe_schedule(blockage, now),
+        f"What unblocks the drain: {remedies}" if remedies else "",
+    )
+    return ". ".join(filter(None, sentences))
+
+
+def _describe_schedule(blockage: Blockage, now: datetime) -> str:
+    """Return the deadline of the drain, and what its next escalation step does with the pods; "" without either."""
+    parts = []
+    if deadline := compute_deadline(blockage.maintenance, get_start_time(blockage.maintenance)):
+        parts.append(f"the drain's deadline {'is' if now < deadline else 'was'} {_format_clock_time(deadline, now)}")
+    following = find_next_step(blockage.maintenance, now)
+    if following and blockage.group.reason in DELETABLE_BUDGET_REASONS:
+        parts.append(f"at {_format_clock_time(following.due_at, now)}, {STEP_EFFECTS[following.step.action]}")
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def _format_clock_time(time: datetime, now: datetime) -> str:
+    """Return the time in UTC, with its day unless that is today."""
+    return f"{time:%H:%M} UTC" if time.date() == now.date() else f"{time:%Y-%m-%d %H:%M} UTC"
 
 
 def describe_end(record: AnnouncementRecord) -> str:

@@ -24,6 +24,7 @@ from kube.maintenance.objects import (
     get_phase,
     get_spec,
     get_status,
+    has_lost_lease,
     is_deleting,
 )
 from kube.notifications.announcements import (
@@ -159,7 +160,7 @@ def find_notifications(
     found = []
     for record in log.list_open():
         if record.uid == uid and record.key in current:
-            found.append(_build_blocked(current[record.key], record))
+            found.append(_build_blocked(current[record.key], record, now))
     for record in log.select(UNBLOCKED_REASON, uid):
         if log.is_sent(_build_id(uid, BLOCKED_REASON, record.key, record.since)):
             found.append(_build_unblocked(maintenance, record))
@@ -172,7 +173,7 @@ def _build_id(*parts: str) -> str:
     return f"msg_{hashlib.sha256('|'.join(parts).encode(errors='backslashreplace')).hexdigest()[:32]}"
 
 
-def _build_blocked(blockage: Blockage, record: AnnouncementRecord) -> Notification:
+def _build_blocked(blockage: Blockage, record: AnnouncementRecord, now: datetime) -> Notification:
     group = blockage.group
     data = {
         "reason": group.reason,
@@ -180,7 +181,7 @@ def _build_blocked(blockage: Blockage, record: AnnouncementRecord) -> Notificati
         "since": record.since,
         "podCount": len(group.pods),
         "pods": list(group.pods[:MAX_LISTED_PODS]),
-        "message": describe_blockage(blockage),
+        "message": describe_blockage(blockage, now),
         "remedies": [remedy._asdict() for remedy in group.advice],
     }
     return _build_notification(
@@ -200,9 +201,10 @@ def _build_ended(maintenance: Maintenance) -> Notification:
     since = str(condition.get("lastTransitionTime") or "")
     message = get_last_error(maintenance) or str(condition.get("message") or "")
     data = {"since": since, "message": message}
-    return _build_notification(
-        _build_id(maintenance["metadata"]["uid"], phase, since), ENDED_TYPES[phase], maintenance, data
-    )
+    # A rejected maintenance that begins later, and then loses its Lease, fails twice without a transition of Drained.
+    failure = ("Lease",) if has_lost_lease(maintenance) else ()
+    notification_id = _build_id(maintenance["metadata"]["uid"], phase, since, *failure)
+    return _build_notification(notification_id, ENDED_TYPES[phase], maintenance, data)
 
 
 def _build_notification(notification_id: str, event_type: str, maintenance: Maintenance, data: Object) -> Notification:

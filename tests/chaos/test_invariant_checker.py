@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
+from chaos.audit_requests import DeletionRequest, EvictionRequest
 from chaos.invariant_checker import (
     MAINTENANCES,
     NODES,
     PODS,
-    EvictionRequest,
     InvariantChecker,
     ObjectObservation,
     Observation,
     WatchGap,
 )
+from kube.maintenance.escalation import ACTIONS, DELETE, DELETE_NOW, DELETE_UNREADY
 from kube.maintenance.groups import MEDIK8S
 from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE_TAINT
 
@@ -38,26 +39,40 @@ def build_pod_observation(
     node_name: str = "node-1",
     is_terminating: bool = False,
     is_deleted: bool = False,
+    is_ready: bool = True,
     **metadata_fields: Any,
 ) -> ObjectObservation:
     metadata = {"namespace": "a", "name": uid, "uid": uid, "resourceVersion": str(version), **metadata_fields}
     metadata |= {"deletionTimestamp": "2023-11-14T22:13:20Z"} if is_terminating else {}
-    return ObjectObservation(
-        START_TIME + seconds, PODS, {"metadata": metadata, "spec": {"nodeName": node_name}}, is_deleted
-    )
+    status = {"conditions": [{"type": "Ready", "status": str(is_ready)}]}
+    pod = {"metadata": metadata, "spec": {"nodeName": node_name}, "status": status}
+    return ObjectObservation(START_TIME + seconds, PODS, pod, is_deleted)
 
 
 def build_maintenance_observation(
-    seconds: float, version: int, phase: str = "Running", *, is_terminating: bool = False, is_deleted: bool = False
+    seconds: float,
+    version: int,
+    phase: str = "Running",
+    *,
+    is_terminating: bool = False,
+    is_deleted: bool = False,
+    step: str = "",
 ) -> ObjectObservation:
     times = {"creationTimestamp": "2023-11-14T22:13:20Z"} | ({"deletionTimestamp": "x"} if is_terminating else {})
     metadata = {"name": "m", "uid": "m", "resourceVersion": str(version), **times}
-    maintenance = {"metadata": metadata, "spec": {"nodeName": "node-1"}, "status": {"phase": phase}}
+    drain = {"escalation": [{"after": f"{number}m", "action": action} for number, action in enumerate(ACTIONS, 1)]}
+    current = next((item for item in drain["escalation"] if item["action"] == step), None)
+    status = {"phase": phase, "escalation": current}
+    maintenance = {"metadata": metadata, "spec": {"nodeName": "node-1", "drain": drain}, "status": status}
     return ObjectObservation(START_TIME + seconds, MAINTENANCES, maintenance, is_deleted)
 
 
 def build_eviction(seconds: float, uid: str = "p", *, is_granted: bool = True) -> EvictionRequest:
     return EvictionRequest(START_TIME + seconds, f"a/{uid}", uid, is_granted)
+
+
+def build_deletion(seconds: float, version: int = 2) -> DeletionRequest:
+    return DeletionRequest(START_TIME + seconds, "a/p", "p", version)
 
 
 def find_violations(*observations: Observation) -> list[str]:
@@ -82,6 +97,7 @@ OBSERVATIONS_WITHOUT_MAINTENANCE = (
     build_eviction(2),
     build_pod_observation(2, 5, is_terminating=True),
 )
+ESCALATED_OBSERVATIONS = (*DRAINING_OBSERVATIONS, build_maintenance_observation(2, 5, step=DELETE))
 DAEMONSET_OWNER = [{"kind": "DaemonSet", "name": "d", "uid": "d", "controller": True}]
 
 VALID_CASES: dict[str, Sequence[Observation]] = {
@@ -144,6 +160,50 @@ VALID_CASES: dict[str, Sequence[Observation]] = {
         build_node_observation(3, 6, **CORDONED_AND_TAINTED_SPEC),
     ),
 }
+VALID_CASES |= {
+    "deletion by step": (
+        *ESCALATED_OBSERVATIONS,
+        build_deletion(3),
+        build_pod_observation(3, 6, is_terminating=True),
+    ),
+    "deletion of unready pod": (
+        *DRAINING_OBSERVATIONS,
+        build_pod_observation(1, 5, is_ready=False),
+        build_maintenance_observation(2, 6, step=DELETE_UNREADY),
+        build_deletion(3, 5),
+        build_pod_observation(3, 7, is_terminating=True),
+    ),
+    "immediate deletion of terminating pod": (
+        *EVICTED_OBSERVATIONS,
+        build_maintenance_observation(3, 6, step=DELETE_NOW),
+        build_deletion(4, 5),
+        build_pod_observation(4, 7, is_terminating=True, is_deleted=True),
+    ),
+    "deletion just after step was removed": (
+        *ESCALATED_OBSERVATIONS,
+        build_maintenance_observation(3, 6),
+        build_deletion(4),
+        build_pod_observation(4, 7, is_terminating=True),
+    ),
+    "deletion by one of two steps": (
+        *ESCALATED_OBSERVATIONS,
+        build_maintenance_observation(3, 6, step=DELETE_NOW),
+        build_deletion(3),
+        build_pod_observation(3, 7, is_terminating=True),
+    ),
+    "deletion during watch gap": (
+        *DRAINING_OBSERVATIONS,
+        build_deletion(3),
+        build_pod_observation(3, 6, is_terminating=True),
+        WatchGap(MAINTENANCES, 3, 9),
+    ),
+    "deletion of pod in unknown version": (
+        *DRAINING_OBSERVATIONS,
+        build_deletion(3, 3),
+        build_pod_observation(3, 6, is_terminating=True),
+    ),
+}
+NO_STEP = "pod a/p was deleted although no NodeMaintenance of its node was in an escalation step"
 VIOLATION_CASES: dict[str, tuple[str, Sequence[Observation]]] = {
     "never cordoned": (
         "before the node was cordoned and tainted",
@@ -229,6 +289,64 @@ VIOLATION_CASES: dict[str, tuple[str, Sequence[Observation]]] = {
                 build_pod_observation(6, 8, "q"),
             ),
             *(build_maintenance_observation(7, 9, "Running"), build_maintenance_observation(9, 10, "Succeeded")),
+        ),
+    ),
+    "deletion without step": (
+        NO_STEP,
+        (*DRAINING_OBSERVATIONS, build_deletion(2), build_pod_observation(2, 5, is_terminating=True)),
+    ),
+    "deletion before step was recorded": (
+        NO_STEP,
+        (
+            *DRAINING_OBSERVATIONS,
+            build_deletion(2),
+            build_pod_observation(2, 5, is_terminating=True),
+            build_maintenance_observation(2, 6, step=DELETE),
+        ),
+    ),
+    "deletion long after step was removed": (
+        NO_STEP,
+        (
+            *ESCALATED_OBSERVATIONS,
+            build_maintenance_observation(3, 6),
+            build_deletion(5.1),
+            build_pod_observation(5, 7, is_terminating=True),
+        ),
+    ),
+    "deletion long after maintenance was deleted": (
+        NO_STEP,
+        (
+            *ESCALATED_OBSERVATIONS,
+            build_maintenance_observation(3, 6, step=DELETE, is_deleted=True),
+            build_deletion(5.1),
+            build_pod_observation(5, 7, is_terminating=True),
+        ),
+    ),
+    "deletion of pod that had recovered": (
+        "pod a/p was ready, but step DeleteUnready deleted it",
+        (
+            *DRAINING_OBSERVATIONS,
+            build_maintenance_observation(2, 5, step=DELETE_UNREADY),
+            build_deletion(3),
+            build_pod_observation(3, 6, is_terminating=True),
+        ),
+    ),
+    "second deletion": (
+        "pod a/p was terminating, but step Delete deleted it again",
+        (
+            *EVICTED_OBSERVATIONS,
+            build_maintenance_observation(3, 6, step=DELETE),
+            build_deletion(4, 5),
+            build_pod_observation(4, 7, is_terminating=True, is_deleted=True),
+        ),
+    ),
+    "deletion long after node was uncordoned": (
+        "was deleted 2.1 s after node node-1 was uncordoned",
+        (
+            *ESCALATED_OBSERVATIONS,
+            build_node_observation(3, 6),
+            build_deletion(5.1),
+            build_pod_observation(5, 7, is_terminating=True),
         ),
     ),
     "granted twice": ("evictions of 1 of 1 pods were granted twice", (*EVICTED_OBSERVATIONS, build_eviction(2.5))),

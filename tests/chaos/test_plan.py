@@ -8,6 +8,7 @@ import pytest
 
 from chaos.plan import (
     CRASH_WEIGHTS,
+    ESCALATIONS,
     MAX_MAINTAINED_SHARE,
     NETWORK_WEIGHTS,
     RESTART_API_SERVER,
@@ -45,6 +46,14 @@ def test_plan_for_five_minutes_contains_all_kinds_of_faults(seed: int) -> None:
     assert plan[-1].start_seconds < 300
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_some_planned_maintenances_have_an_escalation(seed: int) -> None:
+    escalations = [action.escalation for action in build_plan(seed) if action.kind in ("start", "double")]
+
+    assert set(escalations) == set(ESCALATIONS)
+    assert all(action.duration_seconds for action in build_plan(seed) if action.kind == "unready")
+
+
 def test_planned_crashes_target_existing_processes() -> None:
     crashes = {(action.kind, action.target) for action in build_plan(1) if action.kind in PROCESSES}
 
@@ -63,7 +72,7 @@ def test_planned_user_actions_target_existing_maintenances(seed: int) -> None:
     for action in build_plan(seed):
         if action.kind in ("start", "double"):
             maintenance_counts[action.target] += 1
-        if action.kind in ("stop", "replace", "uncordon"):
+        if action.kind in ("stop", "replace", "uncordon", "unready"):
             assert maintenance_counts[action.target] == 1
         if action.kind == "stop":
             maintenance_counts[action.target] += 1

@@ -1,4 +1,4 @@
-"""Tests that evictions are parsed from an audit log, even if the API server was killed while writing a line."""
+"""Tests that requests are parsed from an audit log, even if the API server was killed while writing a line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chaos.invariant_checker import EvictionRequest, parse_evictions
+from chaos.audit_requests import DeletionRequest, EvictionRequest, parse_requests
 from localcluster.access import make_username
 
 OWN_USER = make_username("functions")
@@ -49,4 +49,25 @@ GRANTED_EVICTION, REJECTED_EVICTION = (
     ],
 )
 def test_evictions_by_product_are_parsed(audit_log: str, expected: list[EvictionRequest]) -> None:
-    assert list(parse_evictions(audit_log)) == expected
+    assert list(parse_requests(audit_log)) == expected
+
+
+def build_deletion_line(resource: str = "pods", code: int = 200, **options: Any) -> str:
+    entry = json.loads(build_audit_line(code=code))
+    entry |= {"verb": "delete", "requestObject": {"preconditions": {"uid": "u", "resourceVersion": "7"}, **options}}
+    entry["objectRef"] = {"resource": resource, "namespace": "a", "name": "p"}
+    return json.dumps(entry, separators=(",", ":")) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("audit_log", "expected"),
+    [
+        (build_deletion_line(), [DeletionRequest(1_700_000_000.5, "a/p", "u", 7)]),
+        (build_deletion_line(preconditions={}), [DeletionRequest(1_700_000_000.5, "a/p", "", 0)]),
+        (build_deletion_line(code=409), []),
+        (build_deletion_line(dryRun=["All"]), []),
+        (build_deletion_line("leases"), []),
+    ],
+)
+def test_granted_deletions_of_pods_by_product_are_parsed(audit_log: str, expected: list[DeletionRequest]) -> None:
+    assert list(parse_requests(audit_log)) == expected

@@ -15,9 +15,9 @@ from console.cli import cli
 from kube.client.api import get_or_none
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.nodes import NODES_PATH, build_node_path
-from kube.pods import is_ready
 from localcluster.cluster import LocalCluster
 from localcluster.programs import build
+from localcluster.readiness import is_node_ready
 from localcluster.waiting import wait_for_object
 from tests.console.commands.workload_objects import NODE_TAINT_KEY, delete_objects
 
@@ -70,7 +70,7 @@ def create_node(installed_cluster: LocalCluster) -> Iterator[CreateNode]:
         wait_for_object(
             installed_cluster.get_client(),
             build_node_path(name),
-            lambda live_node: live_node is not None and is_ready(live_node),
+            lambda live_node: live_node is not None and is_node_ready(live_node),
             20,
         )
         names.append(name)

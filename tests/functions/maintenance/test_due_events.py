@@ -228,9 +228,16 @@ def test_find_due_event_on_node_returns_event_for_node_state(
 
 
 RUNNING = make_maintenance({"phase": "Running", "lastUpdate": "2026-01-02T03:04:04Z"})
+IN_FLIGHT = make_maintenance({**SUCCEEDED_STATUS, "lastUpdate": "2026-01-02T03:04:04Z"})
 RUNNING_DELETED = {**RUNNING, "metadata": {**RUNNING["metadata"], "deletionTimestamp": "2026-01-02T03:04:05Z"}}
 RUNNING_REMOVED_METADATA = make_maintenance({"phase": "Running", "lastUpdate": "2026-01-02T03:04:04Z"}, counts="")
 OVERDUE_AGE = timedelta(minutes=46)
+
+
+def set_passed_deadline(maintenance: Object) -> Object:
+    """Return the maintenance with a deadline that has passed, and that its status does not report."""
+    status = {**maintenance["status"], "startTime": "2026-01-02T02:03:05Z"}
+    return {**maintenance, "spec": {**maintenance["spec"], "drain": {"deadline": "1h"}}, "status": status}
 
 
 @pytest.mark.parametrize(
@@ -242,12 +249,22 @@ OVERDUE_AGE = timedelta(minutes=46)
         pytest.param(RUNNING, None, "", id="no lease"),
         pytest.param(RUNNING_REMOVED_METADATA, build_lease(RUNNING, OVERDUE_AGE), "", id="not begun"),
         pytest.param(RUNNING_DELETED, build_lease(RUNNING, OVERDUE_AGE), "", id="deleted"),
+        pytest.param(set_passed_deadline(RUNNING), build_lease(RUNNING), events.DRAIN_OVERDUE, id="deadline passed"),
+        pytest.param(
+            set_passed_deadline(RUNNING),
+            build_lease(RUNNING, OVERDUE_AGE),
+            events.MAINTENANCE_PENDING,
+            id="deadline passed, renewal due",
+        ),
+        pytest.param(set_passed_deadline(IN_FLIGHT), build_lease(RUNNING), "", id="deadline passed, drained"),
+        pytest.param(set_passed_deadline(RUNNING_DELETED), None, "", id="deadline passed, deleted"),
+        pytest.param(set_passed_deadline(RUNNING_REMOVED_METADATA), None, "", id="deadline passed, not begun"),
     ],
 )
-def test_only_lease_renewal_is_due_while_event_is_in_flight(
+def test_only_lease_renewal_and_overdue_drain_are_due_while_event_is_in_flight(
     maintenance: Object, lease: Object | None, expected: DueEvent
 ) -> None:
-    """NMO-27a, design rule 11: while a maintenance's event is in flight, only the renewal of its lease can be due."""
+    """NMO-27a, design rule 11: while an event is in flight, only a renewal, a deadline or a step can be due."""
     snapshot = ResyncSnapshot([maintenance] * 20, {"node-1": NODE_IN_MAINTENANCE}, {"node-1": lease} if lease else {})
 
     assert find_due_event(Observation(maintenance, snapshot, NOW)) == expected
@@ -561,7 +578,6 @@ def test_malformed_maintenance_does_not_stop_tick(field: str) -> None:
     assert isinstance(find_due_event(Observation(malformed, snapshot, NOW)), str | RequiredRead)
 
 
-IN_FLIGHT = make_maintenance({**SUCCEEDED_STATUS, "lastUpdate": "2026-01-02T03:04:04Z"})
 WITHOUT_OWNER = {**BEGUN, "metadata": {**BEGUN["metadata"], "ownerReferences": []}}
 SUCCESSOR = {**FAILED, "metadata": {**FAILED["metadata"], "finalizers": BEGUN["metadata"]["finalizers"]}}
 OTHER_NODE_OWNER = {**BEGUN, "metadata": {**BEGUN["metadata"], "ownerReferences": [{"kind": "Node", "uid": "old"}]}}
@@ -571,6 +587,7 @@ OBSERVATIONS = {
     "events are in flight, and the Lease is due": observe_node(
         IN_FLIGHT, make_node(), build_lease(IN_FLIGHT, OVERDUE_AGE)
     ),
+    "events are in flight, and the drain": observe_node(set_passed_deadline(RUNNING), make_node()),
     "events are in flight": observe_node(IN_FLIGHT, make_node(), build_lease(IN_FLIGHT)),
     "released": observe_node(OTHER_RELEASED, make_node()),
     "deleted": observe_node(OTHER_DELETED, make_node()),

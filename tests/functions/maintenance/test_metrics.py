@@ -97,6 +97,46 @@ def test_future_start_time_counts_as_zero() -> None:
     assert [new_value - old_value for new_value, old_value in zip(after, before, strict=True)] == [0, 1, 0, 1]
 
 
+def test_begun_steps_are_counted_by_action() -> None:
+    """docs/reference.md: a status write that begins an escalation step counts, and one that ends a step does not."""
+    before = read_metric("nodemaintenance_escalation_steps_total", action="Delete")
+    step = {"action": "Delete", "after": "30m", "time": format_seconds_ago(0)}
+
+    metrics.observe_status_write(make_maintenance(), {"escalation": step}, NOW)
+    metrics.observe_status_write(build_maintenance_with_status(escalation=step), {"drainProgress": 50}, NOW)
+    metrics.observe_status_write(build_maintenance_with_status(escalation=step), {"escalation": None}, NOW)
+
+    assert read_metric("nodemaintenance_escalation_steps_total", action="Delete") - before == 1
+
+
+def build_maintenance_with_deadline(node: str, **status: object) -> Object:
+    """Build a maintenance whose drain began a minute ago, and has a deadline of an hour."""
+    maintenance = build_maintenance_with_status(**{"phase": "Running", "startTime": format_seconds_ago(60), **status})
+    return {**maintenance, "spec": {"nodeName": node, "drain": {"deadline": "1h"}}}
+
+
+def test_only_deadlines_of_running_drains_are_exported() -> None:
+    """docs/reference.md: the deadline is exported by node, until the drain has ended."""
+    deleted = build_maintenance_with_deadline("deleted")
+    deleted["metadata"] = {**deleted["metadata"], "deletionTimestamp": format_seconds_ago(1)}
+    collector = MaintenanceCollector()
+
+    collector.update(
+        [
+            build_maintenance_with_deadline("running"),
+            build_maintenance_with_deadline("drained", phase="Succeeded"),
+            build_maintenance_with_deadline("not-started", startTime=None),
+            build_maintenance_with_deadline("malformed", startTime="9999-12-31T23:59:59Z"),
+            deleted,
+            build_maintenance_with_status(phase="Running", startTime=format_seconds_ago(60)),
+        ]
+    )
+
+    samples = collect_samples(collector)
+    deadlines = {labels[1]: value for labels, value in samples.items() if labels[0] == "deadline_timestamp_seconds"}
+    assert deadlines == {"running": NOW.timestamp() + 3540}
+
+
 def test_budget_label_is_empty_without_budget() -> None:
     """docs/observability.md: the budget label is empty for a pod that no budget blocks."""
     collector = MaintenanceCollector()
@@ -228,9 +268,8 @@ def test_evictions_are_counted_by_outcome() -> None:
 def test_gauges_have_documented_labels() -> None:
     """docs/reference.md: the gauges have the labels that alerts use."""
     collector = MaintenanceCollector()
-    collector.update(
-        [build_maintenance_with_status(phase="Running", blockedPods=[{**BLOCKED_POD, "since": format_seconds_ago(60)}])]
-    )
+    blocked_pods = [{**BLOCKED_POD, "since": format_seconds_ago(60)}]
+    collector.update([build_maintenance_with_deadline("node-1", blockedPods=blocked_pods)])
 
     labels = {sample.name: set(sample.labels) for metric in collector.collect() for sample in metric.samples}
 
@@ -240,4 +279,5 @@ def test_gauges_have_documented_labels() -> None:
         "nodemaintenance_maintenances": {"phase"},
         "nodemaintenance_blocked_pods": pod_labels,
         "nodemaintenance_blocked_since_timestamp_seconds": pod_labels,
+        "nodemaintenance_deadline_timestamp_seconds": {"node"},
     }

@@ -220,6 +220,7 @@ The number is the maximum number of events after the tick until the maintenance 
 DELETED_STATE = "deleted"
 STATES_OF_OTHER_TESTS = (
     "events are in flight, and the Lease is due",  # test_resync.py
+    "events are in flight, and the drain",  # test_escalation.py
     "Lease lost: ",  # test_lost_lease.py
     "begun, but another client removed the finalizer or the counts, and the node no longer exists",  # test_resync.py
     "begun, and another client holds the node's Lease",  # test_lost_lease.py

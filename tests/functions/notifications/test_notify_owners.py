@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+import itertools
 import json
 import socket
 import time
@@ -189,6 +190,30 @@ def test_tick_announces_end_of_deleted_maintenance(functions: Functions, workloa
     tick(functions)
 
     assert ("Deployment", UNBLOCKED_REASON) in drain.read_events()
+
+
+def test_end_that_is_not_recorded_is_announced_again_without_duplicates(
+    functions: Functions, workload: Workload, audit: AuditLog
+) -> None:
+    """Check that a process that ends before it records the end of a blockage loses no Event of the owners.
+
+    A blockage is recorded before the Events of the owners, and its end after them.
+    """
+    drain = BlockedDrain(functions, workload)
+    tick(functions)
+    drain.unblock()
+    tick(functions)
+    namespaces = [entry["objectRef"]["namespace"] for entry in audit.list_writes_by(USERNAME)]
+    assert namespaces == [CLUSTER_SCOPED_NAMESPACE, *[workload.namespace] * 4, CLUSTER_SCOPED_NAMESPACE]
+    query = {"fieldSelector": f"reason={UNBLOCKED_REASON}"}
+    workload.client.run(workload.client.api.request("DELETE", EVENTS_PATH, query=query))
+    OPEN_ANNOUNCEMENTS.clear()
+
+    tick(functions)
+
+    assert ("NodeMaintenance", UNBLOCKED_REASON) in drain.read_own_events()
+    owners = workload.client.list(build_events_path(workload.namespace), field_selector=f"reason={UNBLOCKED_REASON}")
+    assert [item["count"] for item in owners["items"]] == [1, 1]
 
 
 def test_forged_update_does_not_announce_end(functions: Functions, workload: Workload) -> None:
@@ -416,6 +441,34 @@ def test_failed_notification_is_sent_again_with_same_id(
     assert len({request.headers["webhook-id"] for request in receiver.list_requests(PATH)}) == 1
     assert receiver.list_requests("/other") == []
     assert ("NodeMaintenance", SENT_REASON) in drain.read_own_events()
+
+
+def test_accepted_notification_is_recorded_while_other_request_hangs(
+    functions: Functions, workload: Workload, receiver: Receiver
+) -> None:
+    """Check that a pass records an accepted notification before the receiver responds to another one.
+
+    The receiver responds to the first request only once the other notification is recorded.
+    """
+    drain = BlockedDrain(functions, workload, url=f"{receiver.url}{PATH}")
+    blocked_pods = drain.maintenance["status"]["blockedPods"]
+    other = {**blocked_pods[0], "name": "other", "budget": "other"}
+    workload.client.patch(
+        f"{m.build_path(drain.maintenance)}/status", {"status": {"blockedPods": [*blocked_pods, other]}}
+    )
+    numbers = itertools.count()
+
+    def respond(_request: ReceivedRequest) -> Response:
+        if next(numbers) == 0:
+            fields = f"reason={SENT_REASON},involvedObject.uid={drain.maintenance['metadata']['uid']}"
+            workload.wait_for_collection(EVENTS_PATH, bool, fields=fields)
+        return Response(204)
+
+    receiver.answers[PATH] = respond
+
+    tick(functions)
+
+    assert list_types(receiver) == ["blocked", "blocked"]
 
 
 def test_receiver_that_is_down_delays_no_drain(

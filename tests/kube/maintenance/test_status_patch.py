@@ -432,13 +432,18 @@ def test_passed_deadline_is_reason_of_condition_until_drain_ends() -> None:
 
 
 def test_due_step_begins_only_for_overdue_drain_with_pods_on_cordoned_node() -> None:
-    """Check that only a tick's event begins a step, and only while pods are left on the cordoned and tainted node."""
+    """Check that only a tick's event begins a step, and only while pods are left on the cordoned and tainted node.
+
+    An event about another step, such as an earlier one that was repeated later, begins none.
+    """
     steps = [{"after": "1m", "action": "Delete"}]
     begun = apply_status_patch(set_drain(make_maintenance(), escalation=steps), make_pod("a"))
-    overdue, pods = StatusInput(is_overdue=True), [make_pod("a")]
+    overdue, pods = StatusInput(due_step=steps[0]), [make_pod("a")]
     recorded = {"action": "Delete", "after": "1m", "time": format_time(LATER)}
     cases = (
         (make_snapshot(pods), StatusInput(), None),
+        (make_snapshot(pods), StatusInput(due_step={"action": "DeleteUnready", "after": "30s"}), None),
+        (make_snapshot(pods), StatusInput(due_step={"action": None, "after": None}), None),
         (make_snapshot(pods, make_node()), overdue, None),
         (make_snapshot([]), overdue, None),
         (make_snapshot(pods), overdue, recorded),

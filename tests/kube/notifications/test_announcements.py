@@ -9,6 +9,7 @@ import pytest
 
 from kube.budgets import PROGRESSING_REASONS
 from kube.kubernetes_events import MAX_MESSAGE_CHARACTERS
+from kube.maintenance.escalation import DELETE, DELETE_NOW, DELETE_UNREADY
 from kube.maintenance.objects import MAX_LEASE_ERRORS
 from kube.notifications.announcements import (
     BLOCKED_REASON,
@@ -75,7 +76,7 @@ def test_fifteen_pods_under_one_budget_are_one_blockage() -> None:
     blockage = find_only_blockage(*({**ENTRY, "name": f"web-{number}"} for number in range(15)))
 
     assert blockage.key == "DisruptionBudget shop/web"
-    assert describe_blockage(blockage) == (
+    assert describe_blockage(blockage, NOW) == (
         '15 pods (shop/web-0, shop/web-1, shop/web-2 and 12 more) cannot leave node "node-1", which is being drained: '
         "budget web needs 2 healthy pods and has 2. What unblocks the drain: 1 more ready pod under this budget "
         "(repair unready pods, or scale up the workload); or a looser budget: "
@@ -91,7 +92,58 @@ def test_groups_with_one_reason_and_several_messages_are_one_blockage() -> None:
     blockage = find_only_blockage(*entries)
 
     assert blockage.key == "Refused"
-    assert describe_blockage(blockage).endswith("which is being drained: request 0")
+    assert describe_blockage(blockage, NOW).endswith("which is being drained: request 0")
+
+
+STEPS = [
+    {"after": "10m", "action": DELETE_UNREADY},
+    {"after": "46m", "action": DELETE},
+    {"after": "24h", "action": DELETE_NOW},
+]
+DELETE_STEP = {"escalation": {**STEPS[1], "time": "2026-01-02T03:04:00Z"}}
+
+
+@pytest.mark.parametrize(
+    ("drain", "status", "expected"),
+    [
+        ({"deadline": "1h"}, {}, "The drain's deadline is 03:18 UTC. What unblocks"),
+        ({"deadline": "1m"}, {}, "The drain's deadline was 02:19 UTC. What unblocks"),
+        (
+            {"escalation": STEPS},
+            {},
+            "At 02:28 UTC, the pods that are not ready are deleted regardless of their budget. What unblocks",
+        ),
+        (
+            {"deadline": "48h", "escalation": STEPS[1:]},
+            {},
+            "The drain's deadline is 2026-01-04 02:18 UTC; at 03:04 UTC, these pods are deleted regardless of their "
+            "budget. What unblocks",
+        ),
+        (
+            {"escalation": STEPS},
+            DELETE_STEP,
+            "At 2026-01-03 02:18 UTC, these pods are deleted regardless of their budget, with grace period 0. What",
+        ),
+        ({"deadline": "soon", "escalation": STEPS}, {}, "and has 2. What unblocks"),
+        ({"deadline": "1h"}, {"startTime": "9999-12-31T23:59:59Z"}, "and has 2. What unblocks"),
+    ],
+    ids=["deadline", "passed deadline", "first step", "both", "last step", "invalid spec", "invalid start"],
+)
+def test_message_names_deadline_and_next_step(drain: Object, status: Object, expected: str) -> None:
+    """Check that owners read by when they must act: the deadline, and the time and effect of the next step, if any."""
+    maintenance = make_blocked_maintenance(**{"startTime": "2026-01-02T02:18:00Z", **status})
+    (blockage,) = find_blockages({**maintenance, "spec": {**maintenance["spec"], "drain": drain}})
+
+    assert expected in describe_blockage(blockage, NOW)
+
+
+def test_message_names_no_step_that_does_not_delete_the_pods() -> None:
+    """Check that the message about pods that no step deletes names only the deadline."""
+    maintenance = make_blocked_maintenance({**ENTRY, "reason": "Force"}, startTime="2026-01-02T02:18:00Z")
+    spec = {**maintenance["spec"], "drain": {"deadline": "1h", "escalation": STEPS}}
+    (blockage,) = find_blockages({**maintenance, "spec": spec})
+
+    assert "The drain's deadline is 03:18 UTC. What unblocks" in describe_blockage(blockage, NOW)
 
 
 @pytest.mark.parametrize(

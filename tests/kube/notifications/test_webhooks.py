@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kube.maintenance.objects import FAILED, RUNNING, SUCCEEDED
+from kube.maintenance.objects import FAILED, MAX_LEASE_ERRORS, RUNNING, SUCCEEDED
 from kube.notifications.announcements import (
     SENT_REASON,
     AnnouncementRecord,
@@ -195,3 +195,13 @@ def test_second_end_of_drain_has_another_id() -> None:
     )
 
     assert first != second
+
+
+def test_second_failure_has_another_id() -> None:
+    """Check that the loss of the Lease is another fact than an earlier rejection, without a transition of Drained."""
+    rejected = make_ended_maintenance(FAILED, status="False")
+    lease_lost = {**rejected, "status": {**rejected["status"], "errorOnLeaseCount": MAX_LEASE_ERRORS + 1}}
+    (first,), (second,) = (find(maintenance, RecordLog()) for maintenance in (rejected, lease_lost))
+
+    assert first.id != second.id
+    assert find(lease_lost, RecordLog([make_sent(first)])) == [second]
