@@ -1,0 +1,103 @@
+"""Virtual environments that contain only the wheel `kubectl-maintenance` and the libraries that it requires.
+
+The libraries are links to those of the environment that runs the tests, so that no test needs a package index.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from email.message import Message
+from email.parser import Parser
+from importlib.metadata import distribution
+from pathlib import Path
+from zipfile import ZipFile
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from localcluster.programs import build
+
+ISOLATED_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "DATABASE_URL", "JOURNAL", "KUBECONFIG", "FUNCTIONS", "BROKER")
+"""Environment variables that the tests of an installed command must not inherit."""
+
+
+@dataclass(frozen=True)
+class PluginEnvironment:
+    """A virtual environment in which the wheel is installed, and a working directory outside of the repository."""
+
+    directory: Path
+    working_dir: Path
+    kubeconfig: Path
+
+    @property
+    def programs(self) -> Path:
+        """Return the directory of the environment's programs."""
+        return self.directory / "bin"
+
+    def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run a command with the environment's programs and kubectl on PATH; return its outcome."""
+        inherited = {name: value for name, value in os.environ.items() if name not in ISOLATED_VARIABLES}
+        path = f"{self.programs}:{build.ensure_programs()}:{os.environ['PATH']}"
+        environment = {**inherited, "PATH": path, "KUBECONFIG": str(self.kubeconfig), **variables}
+        return subprocess.run(
+            command, cwd=self.working_dir, env=environment, capture_output=True, text=True, check=False, timeout=120
+        )
+
+
+def read_wheel_metadata(wheel: Path) -> Message:
+    """Return the wheel's metadata."""
+    with ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return Parser().parsestr(archive.read(name).decode())
+
+
+def list_requirements(metadata: Message, extra: str = "") -> list[Requirement]:
+    """Return the wheel's requirements without an extra, or only those of the named extra."""
+    requirements = [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]
+    plain = [line for line in requirements if line.marker is None or line.marker.evaluate({"extra": ""})]
+    if not extra:
+        return plain
+    return [
+        line for line in requirements if line.marker and line.marker.evaluate({"extra": extra}) and line not in plain
+    ]
+
+
+def find_distributions(requirements: Iterable[Requirement]) -> set[str]:
+    """Return the names of the installed distributions that satisfy the requirements, with those that they require."""
+    found: set[str] = set()
+    pending = list(requirements)
+    while pending:
+        requirement = pending.pop()
+        name = canonicalize_name(requirement.name)
+        if name in found:
+            continue
+        found.add(name)
+        lines = map(Requirement, distribution(name).requires or ())
+        pending += [line for line in lines if line.marker is None or line.marker.evaluate({"extra": ""})]
+    return found
+
+
+def link_distributions(names: Iterable[str], site_packages: Path) -> None:
+    """Link the files of these installed distributions into `site_packages`, without their programs."""
+    for name in names:
+        installed = distribution(name)
+        for top in {file.parts[0] for file in installed.files or () if file.parts[0] not in ("..", "__pycache__")}:
+            target = site_packages / top
+            if not target.exists():
+                target.symlink_to(Path(str(installed.locate_file(top))).resolve())
+
+
+def create_environment(directory: Path, wheel: Path, extras: Sequence[str] = ()) -> None:
+    """Create a virtual environment with the wheel and its requirements, and those of the named extras."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
+    (site_packages,) = directory.glob("lib/python3*/site-packages")
+    metadata = read_wheel_metadata(wheel)
+    requirements = [requirement for extra in ("", *extras) for requirement in list_requirements(metadata, extra)]
+    link_distributions(find_distributions(requirements), site_packages)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--python", str(directory / "bin" / "python")]
+    subprocess.run([*pip, "install", "--no-index", "--no-deps", str(wheel)], check=True)
+    subprocess.run([*pip, "check"], check=True)
