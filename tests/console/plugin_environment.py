@@ -10,15 +10,10 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from email.message import Message
-from email.parser import Parser
 from importlib.metadata import distribution
 from pathlib import Path
-from zipfile import ZipFile
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-
+from localcluster.plugin.requirements import find_distributions, list_requirements, read_wheel_metadata
 from localcluster.programs import build
 
 ISOLATED_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "DATABASE_URL", "JOURNAL", "KUBECONFIG", "FUNCTIONS", "BROKER")
@@ -46,39 +41,6 @@ class PluginEnvironment:
         return subprocess.run(
             command, cwd=self.working_dir, env=environment, capture_output=True, text=True, check=False, timeout=120
         )
-
-
-def read_wheel_metadata(wheel: Path) -> Message:
-    """Return the wheel's metadata."""
-    with ZipFile(wheel) as archive:
-        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
-        return Parser().parsestr(archive.read(name).decode())
-
-
-def list_requirements(metadata: Message, extra: str = "") -> list[Requirement]:
-    """Return the wheel's requirements without an extra, or only those of the named extra."""
-    requirements = [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]
-    plain = [line for line in requirements if line.marker is None or line.marker.evaluate({"extra": ""})]
-    if not extra:
-        return plain
-    return [
-        line for line in requirements if line.marker and line.marker.evaluate({"extra": extra}) and line not in plain
-    ]
-
-
-def find_distributions(requirements: Iterable[Requirement]) -> set[str]:
-    """Return the names of the installed distributions that satisfy the requirements, with those that they require."""
-    found: set[str] = set()
-    pending = list(requirements)
-    while pending:
-        requirement = pending.pop()
-        name = canonicalize_name(requirement.name)
-        if name in found:
-            continue
-        found.add(name)
-        lines = map(Requirement, distribution(name).requires or ())
-        pending += [line for line in lines if line.marker is None or line.marker.evaluate({"extra": ""})]
-    return found
 
 
 def link_distributions(names: Iterable[str], site_packages: Path) -> None:

@@ -12,15 +12,10 @@ import pytest
 
 from console.cli import COMMANDS
 from localcluster.cluster import LocalCluster
+from localcluster.plugin.requirements import find_distributions, list_requirements, read_wheel_metadata
 from localcluster.plugin.wheel import PROJECT, build_wheel
 from tests.console.conftest import ROOT, CreateNode
-from tests.console.plugin_environment import (
-    PluginEnvironment,
-    create_environment,
-    find_distributions,
-    list_requirements,
-    read_wheel_metadata,
-)
+from tests.console.plugin_environment import PluginEnvironment, create_environment
 
 OMITTED_DISTRIBUTIONS = {
     *("flask", "gunicorn", "a2wsgi", "sqlalchemy", "cryptography", "prometheus-client", "croniter"),
