@@ -26,6 +26,7 @@ RUNS ?= 1
 SEED ?= 1
 MODULES ?=
 AGAIN ?=
+URL ?=
 PYTHON ?= python3
 
 VENV := .venv
@@ -54,7 +55,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-mutex demo-real demo-vm test test-all test-slow check checked e2e e2e-real e2e-installs fuzz mutants screenshots requirements reference up env status down deploy cluster-functest image container-build \
+.PHONY: help demo demo-mutex demo-real demo-vm test test-all test-slow check checked e2e e2e-real e2e-installs fuzz mutants screenshots requirements reference up env status down deploy cluster-functest image plugin container-build \
   container-push container-build-and-push-community bench chaos performance lint build lock clean needs
 
 help: ## show this list
@@ -170,6 +171,9 @@ image: ## build the image with podman, docker or buildah, and its SBOM build/sbo
 	@$(BUILD_IMAGE) --tag $(or $(IMAGE),nodemaintenance):$(if $(VERSION),v$(VERSION),latest) .
 	@mkdir -p build
 	@$(BUILD_IMAGE) --target sbom --output type=local,dest=build .
+
+plugin: $(STAMP) ## build the wheel of kubectl maintenance for workstations in build/plugin; URL=https://downloads.example also writes archives and a manifest for krew, which users download from that address
+	@$(BIN)/python -m localcluster.plugin build/plugin $(URL)
 
 # IMAGE is the image's name including its registry; VERSION=1.2.3 becomes the tag v1.2.3.
 container-build container-push:

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 
 from console.operations.errors import NoResult
 
-INSTALL_COMMAND = "pipx install --force 'kubectl-maintenance[{extra}]'"
 REMEDIES = {
-    "sqlalchemy": f"run {INSTALL_COMMAND.format(extra='journal')}",
-    "gunicorn": f"run {INSTALL_COMMAND.format(extra='console')}",
+    "sqlalchemy": 'install the extra "journal": pipx inject kubectl-maintenance SQLAlchemy',
+    "gunicorn": 'install the extra "console": pipx inject kubectl-maintenance flask gunicorn SQLAlchemy',
     "functions": "run this command in a checkout of the repository",
 }
 """Module → how to make it available. `gunicorn` is the first of the console's libraries that is imported."""

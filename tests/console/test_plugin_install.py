@@ -13,7 +13,7 @@ import pytest
 from console.cli import COMMANDS
 from localcluster.cluster import LocalCluster
 from localcluster.plugin.requirements import find_distributions, list_requirements, read_wheel_metadata
-from localcluster.plugin.wheel import PROJECT, build_wheel
+from localcluster.plugin.wheel import PROJECT
 from tests.console.conftest import ROOT, CreateNode
 from tests.console.plugin_environment import PluginEnvironment, create_environment
 
@@ -39,12 +39,6 @@ UNUSED_MODULES = {
 """Large modules that `status` does not need."""
 MAX_OWN_MODULES = {"--help": 20, "status": 60}
 """Command → maximum number of the product's own modules that it imports."""
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the wheel, built from the sources."""
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
@@ -136,8 +130,11 @@ def test_help_of_each_command_needs_no_extra(plugin: PluginEnvironment, name: st
 @pytest.mark.parametrize(
     ("args", "remedy"),
     [
-        (("events",), "run pipx install --force 'kubectl-maintenance[journal]'"),
-        (("console",), "run pipx install --force 'kubectl-maintenance[console]'"),
+        (("events",), 'install the extra "journal": pipx inject kubectl-maintenance SQLAlchemy'),
+        (
+            ("console",),
+            'install the extra "console": pipx inject kubectl-maintenance flask gunicorn SQLAlchemy',
+        ),
     ],
     ids=["journal", "console"],
 )
