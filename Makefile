@@ -29,6 +29,7 @@ RUNS ?= 1
 SEED ?= 1
 MODULES ?=
 AGAIN ?=
+URL ?=
 PYTHON ?= python3
 
 VENV := .venv
@@ -57,7 +58,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-mutex demo-real demo-vm test test-all test-slow check checked e2e e2e-real e2e-installs fuzz mutants screenshots requirements reference up env status down deploy undeploy cluster-functest image container-build \
+.PHONY: help demo demo-mutex demo-real demo-vm test test-all test-slow check checked e2e e2e-real e2e-installs fuzz mutants screenshots requirements reference up env status down deploy undeploy cluster-functest image container-build plugin \
   container-push container-build-and-push-community bench chaos performance lint build lock clean needs
 
 help: ## show this list
@@ -176,6 +177,9 @@ image: ## build the image with podman, docker or buildah, and its SBOM build/sbo
 	@$(BUILD_IMAGE) --tag $(IMAGE):$(if $(VERSION),v$(VERSION),latest) .
 	@mkdir -p build
 	@$(BUILD_IMAGE) --target sbom --output type=local,dest=build .
+
+plugin: $(STAMP) ## build the wheel of kubectl maintenance for workstations in build/plugin; URL=https://downloads.example also writes archives and a manifest for krew, which users download from that address
+	@$(BIN)/python -m localcluster.plugin build/plugin $(URL)
 
 # The image is named $(REGISTRY)/nodemaintenance, or $(IMAGE) if it is set; VERSION=1.2.3 becomes the tag v1.2.3. The name
 # of the last pushed image, in the file PUSHED, is the default of `make deploy`. docker uses HTTP for localhost anyway.

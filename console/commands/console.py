@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from console.operations.missing_libraries import explain_missing_module
 from console.terminal.options import broker_option, cluster_options, functions_option, get_cluster_access
 from console.terminal.output import warn
 from eventing.endpoints import parse_host_port
@@ -114,7 +115,8 @@ def console(
       kubectl maintenance console
       kubectl maintenance console --listen 127.0.0.1:8090 --journal .cluster/product/journal.db
     """
-    from console.web.server import Settings, serve  # slow import: about 500 ms
+    with explain_missing_module():
+        from console.web.server import Settings, serve  # slow import: about 500 ms
 
     authenticating_proxy = _build_proxy(**proxy)
     is_local = _is_loopback_address(listen)

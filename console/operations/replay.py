@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from cloudevents.core.base import BaseCloudEvent
 
 from console.operations.errors import NoResult
+from console.operations.missing_libraries import explain_missing_module
 from console.operations.replay_targets import KNOWN_FUNCTIONS, Target, TargetOptions, TargetResolver
 from eventing import extensions
 from eventing.http_binding import BATCH_CONTENT_TYPE
@@ -149,10 +150,11 @@ def call_function(entry: Entry, target: Target, client: SyncClient, options: Rep
     """
     if target.url:
         return replay_event(entry, target.function, target.url, replay_id=options.replay_id, dry_run=options.dry_run)
-    from functions.app import FUNCTIONS  # slow import of all functions and Flask
-    from functions.serving.attempts import OngoingAttempt, Publisher
-    from functions.serving.function_runner import FunctionRunner
-    from functions.serving.handler import handle_event
+    with explain_missing_module():
+        from functions.app import FUNCTIONS  # slow import of all functions and Flask
+        from functions.serving.attempts import OngoingAttempt, Publisher
+        from functions.serving.function_runner import FunctionRunner
+        from functions.serving.handler import handle_event
 
     function = FUNCTIONS[target.function]
     event = extensions.add_replay_extensions(entry.event, options.replay_id, dry_run=options.dry_run)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from kube.paths import Object
 
-PACKAGE = "function"
-"""Name of the Python distribution, in pyproject.toml."""
+PACKAGES = ("kubectl-maintenance", "function")
+"""Names of the Python distributions that contain the command: for workstations, and with the functions."""
 UNPACKAGED = "unknown, because it runs from a source tree that is not installed as a package"
 
 
@@ -15,10 +16,10 @@ def read_client_version() -> str:
     """Return the version of the installed package, or why it is unknown."""
     from importlib.metadata import PackageNotFoundError, version  # slow import, needed by two commands
 
-    try:
-        return version(PACKAGE)
-    except PackageNotFoundError:
-        return UNPACKAGED
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            return version(package)
+    return UNPACKAGED
 
 
 def group_by_image(workloads: Iterable[Object]) -> dict[str, list[str]]:

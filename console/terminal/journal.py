@@ -14,6 +14,7 @@ import click
 from console.operations.descriptions import suggest_similar
 from console.operations.errors import NoResult
 from console.operations.finished_drains import DRAIN_EVENT_TYPES, find_finished_drains
+from console.operations.missing_libraries import explain_missing_module
 from console.operations.recorded_drains import RecordedDrain
 from console.terminal.completion import complete_maintenances
 from console.terminal.options import NonEmptyText, combine_options, is_set_on_command_line, text_option
@@ -45,11 +46,11 @@ def open_journal(journal_url: str, *, create: bool = False) -> Iterator[Journal]
 
     Raises `NoResult` if the journal cannot be opened, or if using it in the block fails.
     """
-    from eventing.journal.store import Journal, JournalError, UnstorableData  # slow import: about 150 ms
-
     file = journal_url.removeprefix("sqlite:///")
     if not (create or "://" in file or Path(file).is_file()):
         raise NoResult(f"journal {file} not found: name it with --journal or $JOURNAL")
+    with explain_missing_module():
+        from eventing.journal.store import Journal, JournalError, UnstorableData  # slow import: about 150 ms
     try:
         with closing(Journal(journal_url, create=create)) as journal:
             yield journal

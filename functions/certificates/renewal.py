@@ -27,13 +27,13 @@ from functions.certificates.metrics import FAILURES, RENEWALS, CertificateDates
 from functions.certificates.settings import Settings
 from functions.event_recorder import EVENT_RECORDER
 from functions.round_robin import RoundRobin
-from kube.certificates import key_pairs, lookup, objects
+from kube.certificates import component_state, key_pairs, lookup, objects, server_names
+from kube.certificates.component_state import ComponentState
 from kube.certificates.components import CLOCK_SKEW, COMPONENT_LABEL
 from kube.certificates.objects import (
     NO_NAMES_REASON,
     NOT_RENEWED_REASON,
     RENEWED_REASON,
-    ComponentState,
     build_notice,
 )
 from kube.certificates.planning import (
@@ -324,7 +324,7 @@ class Renewal:
             RENEWALS.labels(component.name).inc()
         if write.reason in EVENT_MESSAGES:
             secret = next(item for item in self.state.secrets if objects.get_name(item) == name)
-            pair, message = objects.get_current_key_pair(secret), EVENT_MESSAGES[write.reason]
+            pair, message = component_state.get_current_key_pair(secret), EVENT_MESSAGES[write.reason]
             serial_text = f", serial {key_pairs.format_serial(pair.parsed_certificate)}" if pair else ""
             notice = build_notice(namespace, write.target, RENEWED_REASON, f"{message}{serial_text}")
             await _record_notices(self._api, [notice])
@@ -368,10 +368,10 @@ def _build_notices(state: ComponentState, now: datetime) -> Iterator[EventNotice
     annotation = objects.DNS_NAMES_ANNOTATION
     for server in state.server_secrets:
         target = ("Secret", objects.get_name(server))
-        if invalid_names := key_pairs.select_unusable_names(objects.get_annotated_names(server)):
+        if invalid_names := server_names.select_unusable_names(objects.get_annotated_names(server)):
             text = f"annotation {annotation} contains invalid DNS names or IP addresses: {', '.join(invalid_names)}"
             yield build_notice(state.namespace, target, NO_NAMES_REASON, text)
-        elif not objects.find_server_names(server, state.summaries):
+        elif not component_state.find_server_names(server, state.summaries):
             text = f"annotation {annotation} has no server name: list the server's DNS names and IP addresses"
             yield build_notice(state.namespace, target, NO_NAMES_REASON, text)
     if state.is_truncated:
@@ -390,7 +390,7 @@ def list_certificate_dates(states: list[ComponentState]) -> Iterator[Certificate
     """Yield the issue and expiry times of each certificate, for the metrics."""
     for state in states:
         for secret in state.secrets:
-            if pair := objects.get_current_key_pair(secret):
+            if pair := component_state.get_current_key_pair(secret):
                 key = state.component.name, state.namespace, objects.get_name(secret)
                 certificate = pair.parsed_certificate
                 yield key, certificate.not_valid_before_utc + CLOCK_SKEW, certificate.not_valid_after_utc

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kube.certificates import objects
 from kube.certificates.ca_injection import METADATA_ONLY_KINDS, TARGET_PATHS, build_target_path, parse_source_secret
+from kube.certificates.component_state import ComponentState
 from kube.certificates.components import COMPONENT_LABEL, COMPONENTS, Component
 from kube.certificates.objects import (
     CERT_MANAGER_ANNOTATION,
@@ -15,7 +16,6 @@ from kube.certificates.objects import (
     NOT_RENEWED_REASON,
     UNKNOWN_COMPONENT_REASON,
     CertificateSummary,
-    ComponentState,
     build_notice,
     get_name,
 )

@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 
-from kube.certificates import ca_injection, key_pairs, objects
+from kube.certificates import ca_injection, component_state, key_pairs, objects
+from kube.certificates.component_state import ComponentState
 from kube.certificates.components import COMPONENT_LABEL
 from kube.certificates.key_pairs import KeyPair
 from kube.certificates.objects import (
@@ -31,7 +32,6 @@ from kube.certificates.objects import (
     NEXT_PRIVATE_KEY_ENTRY,
     PRIVATE_KEY_ENTRY,
     RENEW_ANNOTATION,
-    ComponentState,
 )
 from kube.paths import Object
 from kube.times import format_time
@@ -144,7 +144,7 @@ class _Planner:
         """
         state, bundle = self.state, self._bundle_text
         for secret in state.secrets:
-            is_readable = secret is state.ca_secret or objects.get_current_key_pair(secret)
+            is_readable = secret is state.ca_secret or component_state.get_current_key_pair(secret)
             if is_readable and state.can_write(secret) and objects.decode_entry(secret, CA_ENTRY) != bundle:
                 entries = objects.encode_entries({CA_ENTRY: bundle})
                 yield self._build_secret_patch(BUNDLE_INJECTED, secret, entries, self._build_inclusion_time(secret))
@@ -156,7 +156,7 @@ class _Planner:
     def plan_publication(self) -> Write | None:
         """Return the write that publishes the bundle in the ConfigMap, or None if it is published already."""
         is_published = (
-            objects.parse_published_bundle(self.state.bundle_configmap) == self._bundle
+            component_state.parse_published_bundle(self.state.bundle_configmap) == self._bundle
             and set(self._list_publishable_fingerprints()) == self._published_times.keys()
         )
         return None if is_published else self._build_configmap_write(BUNDLE_PUBLISHED)
@@ -191,7 +191,7 @@ class _Planner:
         if not ca or not key_pairs.is_valid(ca.certificate, self.now):
             return
         for server in state.server_secrets:
-            names = objects.find_server_names(server, state.summaries)
+            names = component_state.find_server_names(server, state.summaries)
             if names and state.can_write(server) and self._needs_certificate(server, names):
                 annotations = {RENEW_ANNOTATION: None, CA_INCLUSION_TIME_ANNOTATION: None}
                 entries = self._issue_secret_entries(ca, names)
@@ -254,7 +254,7 @@ class _Planner:
 
     def _list_working_certificates(self, servers: Iterable[Object]) -> list[str]:
         """Return the certificates of these servers that are valid now."""
-        pairs = map(objects.get_current_key_pair, servers)
+        pairs = map(component_state.get_current_key_pair, servers)
         return [pair.certificate for pair in pairs if pair and key_pairs.is_valid(pair.certificate, self.now)]
 
     def _list_publishable_fingerprints(self) -> list[str]:
@@ -281,7 +281,7 @@ class _Planner:
         clients have had time to read the signing CA. A certificate due for renewal waits for the next CA if there is
         one, unless that CA is blocked.
         """
-        pair, ca = objects.get_current_key_pair(server_secret), self._signing_ca
+        pair, ca = component_state.get_current_key_pair(server_secret), self._signing_ca
         if not pair or not key_pairs.is_valid(pair.certificate, self.now):
             return True
         if ca is None:
@@ -361,7 +361,7 @@ class _Planner:
     def _build_configmap_data(self) -> dict[str, str]:
         """Build the desired `data` of the ConfigMap from the bundle and the summaries."""
         state = self.state
-        existing = [objects.build_summary(secret, state.summaries, state.component) for secret in state.secrets]
+        existing = [component_state.build_summary(secret, state.summaries, state.component) for secret in state.secrets]
         status = {summary.secret: summary.as_data() for summary in (*existing, *state.missing_servers)}
         text = json.dumps(status, indent=1, sort_keys=True) + "\n"
         return {objects.BUNDLE_ENTRY: self._bundle_text, objects.STATUS_ENTRY: text}

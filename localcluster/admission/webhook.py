@@ -16,6 +16,7 @@ import yaml
 from functions.certificates.renewal import renew_all
 from functions.certificates.settings import Settings
 from kube.certificates import objects
+from kube.certificates.component_state import get_current_key_pair
 from kube.certificates.objects import CA_ENTRY, CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY
 from kube.client.api import Api
 from kube.client.api_errors import ApiError, Denied, Rejected
@@ -202,7 +203,7 @@ class MountedSecret(Startable):
         try:
             async with aclosing(follow(api, self._path, field_selector=f"metadata.name={self._name}")) as changes:
                 async for change in changes:
-                    if change.change_type in ("ADDED", "MODIFIED") and objects.get_current_key_pair(change.object):
+                    if change.change_type in ("ADDED", "MODIFIED") and get_current_key_pair(change.object):
                         self._write_files(change.object)
         finally:
             await api.close()

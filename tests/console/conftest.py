@@ -16,6 +16,7 @@ from kube.client.api import get_or_none
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.nodes import NODES_PATH, build_node_path
 from localcluster.cluster import LocalCluster
+from localcluster.plugin.wheel import build_wheel
 from localcluster.programs import build
 from localcluster.readiness import is_node_ready
 from localcluster.waiting import wait_for_object
@@ -36,6 +37,12 @@ def served_cluster(installed_cluster: LocalCluster) -> LocalCluster:
     for group in (MEDIK8S, KUBEVIRT):
         installed_cluster.kubectl("get", f"nodemaintenances.{group.api_version.split('/')[0]}")
     return installed_cluster
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the wheel `kubectl-maintenance`, built from the sources."""
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture

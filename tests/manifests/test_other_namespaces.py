@@ -10,7 +10,7 @@ import yaml
 
 from functions.certificates.renewal import renew_all
 from functions.certificates.settings import Settings
-from kube.certificates import objects
+from kube.certificates import component_state, objects
 from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
 from kube.client.sync_client import SyncClient
 from localcluster import access
@@ -80,7 +80,7 @@ def test_role_permits_writing_only_named_secrets(installed_cluster: LocalCluster
 
     client.close()
     assert [[error.status for error in errors] for errors in errors_by_pass] == [[403], [403]]
-    assert objects.get_current_key_pair(
+    assert component_state.get_current_key_pair(
         admin.get(objects.build_secrets_path(namespace, list_writable_secrets(component)[1]))
     )
     assert "data" not in admin.get(objects.build_secrets_path(namespace, "other"))

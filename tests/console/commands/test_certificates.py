@@ -12,7 +12,7 @@ import pytest
 
 from functions.certificates.renewal import renew_all
 from functions.certificates.settings import Settings
-from kube.certificates import objects
+from kube.certificates import component_state, objects
 from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
 from kube.certificates.objects import PRIVATE_KEY_ENTRY
 from kube.client.sync_client import SyncClient
@@ -63,7 +63,7 @@ def test_certificates_are_listed_with_serial_number_dates_and_next_renewal(
     certificates = list_certificates(run_command)
     result = run_command("certificates")
 
-    key_pair = objects.get_current_key_pair(client_with_certificate.get(f"{SECRETS_PATH}/pool"))
+    key_pair = component_state.get_current_key_pair(client_with_certificate.get(f"{SECRETS_PATH}/pool"))
     assert key_pair
     assert certificates.keys() == {"pool", CA_SECRET_NAME}
     assert certificates["pool"]["serial"] == f"{key_pair.parsed_certificate.serial_number:x}"

@@ -12,7 +12,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from functions.certificates.renewal import PUBLISH_MARGIN, PassResult, renew_all
 from functions.certificates.settings import Settings
-from kube.certificates import key_pairs, objects
+from kube.certificates import component_state, key_pairs, objects
 from kube.certificates.ca_injection import INJECT_ANNOTATION, TARGET_PATHS
 from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
 from kube.client.api import get_or_none
@@ -96,7 +96,7 @@ class NamespaceCertificates:
         self.patch_secret(name, {"metadata": {"annotations": {objects.RENEW_ANNOTATION: "now"}}})
 
     def get_serial(self, name: str) -> str:
-        pair = objects.get_current_key_pair(self.get_secret(name))
+        pair = component_state.get_current_key_pair(self.get_secret(name))
         return key_pairs.format_serial(pair.parsed_certificate) if pair else ""
 
     def get_bundle_configmap(self, component: str = "kubevirt") -> Object | None:
@@ -106,7 +106,7 @@ class NamespaceCertificates:
 
     def get_trusted_bundle(self, component: str = "kubevirt") -> str:
         """Return the CA bundle that clients read from the ConfigMap."""
-        return "".join(objects.parse_published_bundle(self.get_bundle_configmap(component)))
+        return "".join(component_state.parse_published_bundle(self.get_bundle_configmap(component)))
 
     def create_webhook_configuration(self, name: str, secret_name: str, url: str = "") -> Object:
         """Create a webhook configuration that requests the CA bundle of the Secret `secret_name`.

@@ -26,7 +26,7 @@ from chaos.api_fault_proxy import DELAYED, NO_RESPONSE, Fault, FaultProxy
 from eventing import events
 from functions.certificates.renewal import WRITE_TIMEOUT_SECONDS, renew_all
 from functions.certificates.settings import Settings
-from kube.certificates import key_pairs, lookup, objects
+from kube.certificates import component_state, key_pairs, lookup, objects
 from kube.certificates.ca_injection import get_trusted_bundle
 from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
 from kube.certificates.key_pairs import KeyPair
@@ -185,7 +185,9 @@ def test_certificate_issued_by_supplied_ca_is_trusted(client: SyncClient, certif
 
     certificates.run_pass_after(client)
 
-    assert can_connect(objects.get_current_key_pair(certificates.get_secret("api")), certificates.get_trusted_bundle())
+    assert can_connect(
+        component_state.get_current_key_pair(certificates.get_secret("api")), certificates.get_trusted_bundle()
+    )
 
 
 def can_connect(pair: KeyPair | None, bundle: str) -> bool:
@@ -257,7 +259,7 @@ def test_certificate_lost_during_propagation_is_reissued_by_trusted_ca(
 
     certificates.run_pass_after(client, MINUTE)
 
-    assert objects.get_current_key_pair(certificates.get_secret("api"))
+    assert component_state.get_current_key_pair(certificates.get_secret("api"))
     assert key_pairs.is_signed_by(get_certificate_pem(certificates, "api"), trusted_bundle)
 
 
@@ -573,7 +575,7 @@ def test_requests_for_new_ca_are_limited_by_bundle_size(
         certificates.request_renewal(CA_SECRET_NAME)
         certificates.run_pass_after(client, PROPAGATION_DELAY / 2)
 
-    assert len(objects.parse_published_bundle(certificates.get_bundle_configmap())) == 10
+    assert len(component_state.parse_published_bundle(certificates.get_bundle_configmap())) == 10
     assert certificates.get_serial("api") != serial
     assert objects.CA_ENTRY in certificates.get_events_by_reason(CA_SECRET_NAME)[NOT_RENEWED_REASON]["message"]
 

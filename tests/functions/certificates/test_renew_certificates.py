@@ -17,7 +17,7 @@ from eventing import events
 from functions.certificates import renewal
 from functions.certificates.renewal import renew_all
 from functions.certificates.settings import Settings
-from kube.certificates import key_pairs, lookup, objects
+from kube.certificates import component_state, key_pairs, lookup, objects
 from kube.certificates.ca_injection import INJECT_ANNOTATION, TARGET_PATHS, get_trusted_bundle
 from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
 from kube.certificates.objects import (
@@ -75,7 +75,7 @@ def test_labelled_secret_gets_trusted_certificate(functions: Functions, certific
 
     secret = certificates.get_secret("api")
     certificate = objects.decode_entry(secret, CERTIFICATE_ENTRY)
-    assert objects.get_current_key_pair(secret)
+    assert component_state.get_current_key_pair(secret)
     assert key_pairs.get_subject_alt_names(certificate) == ["api.svc", "127.0.0.1"]
     assert objects.decode_entry(secret, CA_ENTRY) == certificates.get_trusted_bundle()
     assert key_pairs.is_signed_by(certificate, certificates.get_trusted_bundle())
@@ -96,7 +96,7 @@ def test_admission_webhook_gets_certificate_and_ca_bundle(
         "webhooks"
     ]
     assert base64.b64decode(hook["clientConfig"]["caBundle"]).decode() == certificates.get_trusted_bundle("ours")
-    assert objects.get_current_key_pair(certificates.get_secret("validate"))
+    assert component_state.get_current_key_pair(certificates.get_secret("validate"))
 
 
 @proves("OSV-22")
@@ -402,7 +402,7 @@ def test_concurrent_passes_create_one_ca(
     if elapsed_time:
         certificates.run_pass_after(client)
         certificates.run_pass_after(client, timedelta(days=1))
-    ca_count = len(objects.parse_published_bundle(certificates.get_bundle_configmap()))
+    ca_count = len(component_state.parse_published_bundle(certificates.get_bundle_configmap()))
     now = certificates.now + PROPAGATION_DELAY if elapsed_time > timedelta(days=1) else certificates.now
 
     outcomes = client.gather_all(*(renew_all(client.api, SETTINGS, now) for _ in range(4)))
@@ -416,12 +416,12 @@ def test_concurrent_passes_create_one_ca(
             break
         errors = client.run(renew_all(client.api, SETTINGS, now)).errors
     assert errors == []
-    signers = objects.parse_published_bundle(certificates.get_bundle_configmap())
+    signers = component_state.parse_published_bundle(certificates.get_bundle_configmap())
     assert len(signers) == max(ca_count, 1)
     for name in ("api", "handler", "controller"):
         secret = certificates.get_secret(name)
         certificate = objects.decode_entry(secret, CERTIFICATE_ENTRY)
-        assert objects.get_current_key_pair(secret)
+        assert component_state.get_current_key_pair(secret)
         assert any(key_pairs.is_signed_by(certificate, signer) for signer in signers)
         assert objects.decode_entry(secret, CA_ENTRY) == "".join(signers)
 
@@ -441,7 +441,7 @@ def test_first_pass_that_cannot_list_injection_targets_in_time_has_no_error(
     result = client.run(renew_all(client.api, SETTINGS, certificates.now, is_tick=False))
 
     assert result.errors == []
-    (signer,) = objects.parse_published_bundle(certificates.get_bundle_configmap())
+    (signer,) = component_state.parse_published_bundle(certificates.get_bundle_configmap())
     times = objects.parse_published_times(certificates.get_bundle_configmap(), certificates.now)
     assert set(times) == {key_pairs.compute_fingerprint(signer)}
     assert key_pairs.is_signed_by(objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY), signer)

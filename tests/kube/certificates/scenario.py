@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from kube.certificates import key_pairs, objects
+from kube.certificates import component_state, key_pairs, objects
 from kube.certificates.ca_injection import parse_source_secret
+from kube.certificates.component_state import ComponentState
 from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
-from kube.certificates.objects import ComponentState
 from kube.certificates.planning import Write, plan_next_write
 from kube.paths import Object
 
@@ -99,7 +99,7 @@ class CertificateScenario:
         return self.objects["Secret", name]
 
     def get_serial(self, name: str) -> str:
-        pair = objects.get_current_key_pair(self.get_secret(name))
+        pair = component_state.get_current_key_pair(self.get_secret(name))
         assert pair
         return key_pairs.format_serial(pair.parsed_certificate)
 
@@ -109,7 +109,9 @@ class CertificateScenario:
 
     def list_trusted_cas(self) -> list[str]:
         """Return the CA certificates that clients read."""
-        return objects.parse_published_bundle(self.objects.get(("ConfigMap", self.component.bundle_configmap_name)))
+        return component_state.parse_published_bundle(
+            self.objects.get(("ConfigMap", self.component.bundle_configmap_name))
+        )
 
     def is_trusted(self, name: str, bundle: list[str] | None = None) -> bool:
         """Return whether a client trusts a server, with the published CA bundle or with an earlier `bundle`."""

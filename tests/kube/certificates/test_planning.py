@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from kube.certificates import key_pairs, objects
+from kube.certificates import component_state, key_pairs, objects
 from kube.certificates.ca_injection import INJECT_ANNOTATION, has_bundle
 from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
 from kube.certificates.objects import CA_ENTRY, CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY
@@ -245,7 +245,7 @@ def test_private_key_of_another_certificate_is_replaced(scenario: CertificateSce
 
     scenario.apply_all_writes()
 
-    assert objects.get_current_key_pair(scenario.get_secret("api"))
+    assert component_state.get_current_key_pair(scenario.get_secret("api"))
 
 
 @proves("OSV-20")
@@ -380,7 +380,7 @@ def test_secret_without_dns_names_does_not_stop_other_servers() -> None:
     scenario.apply_all_writes()
 
     assert scenario.is_trusted("api")
-    assert objects.get_current_key_pair(scenario.get_secret("without-names")) is None
+    assert component_state.get_current_key_pair(scenario.get_secret("without-names")) is None
 
 
 @proves("OSV-20", "OSV-22")
@@ -438,7 +438,7 @@ def test_status_contains_names_and_dates_but_no_private_key(scenario: Certificat
 def test_repr_contains_no_private_key(scenario: CertificateScenario) -> None:
     scenario.now += timedelta(days=1)
     write = plan_next_write(scenario.build_state(), scenario.now, PROPAGATION_DELAY)
-    pair = objects.get_current_key_pair(scenario.get_secret("api"))
+    pair = component_state.get_current_key_pair(scenario.get_secret("api"))
 
     assert write is not None
     assert pair is not None

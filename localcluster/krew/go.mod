@@ -1,0 +1,3 @@
+module localcluster/krew
+
+go 1.26.0

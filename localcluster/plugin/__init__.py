@@ -1,0 +1,1 @@
+"""Builds `kubectl maintenance` for workstations: the wheel, and the archives that krew installs."""
