@@ -76,6 +76,7 @@ SERVING = Toolset("Knative Serving", ("serving",), ("activator", "autoscaler", "
 TRAEFIK = Toolset("Traefik", ("traefik",), ("traefik",))
 REGISTRY = Toolset("the image registry", ("registry",), ("registry",))
 KN = Toolset("kn", ("kn",), ("kn",))
+HELM = Toolset("Helm", ("helm",), ("helm",))
 _RABBITMQ, _ADAPTERS = "knative.dev/eventing-rabbitmq/cmd", "knative.dev/eventing/cmd"
 RABBITMQ = Toolset(
     "RabbitMQ Broker",
