@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ import yaml
 from localcluster.access import NAMESPACE
 from localcluster.chart.templates import CHART_DIR
 from localcluster.cluster import LocalCluster
+from localcluster.knative.fake_kubelet import write_account_kubeconfig
 from tests.e2e.environment import DELETE_DELAY_ANNOTATION
 from tests.manifests.helm import IMAGE_VALUES, RELEASE, Values, normalize, parse_manifests, run_helm
 from tests.manifests.rendering import (
     MANIFESTS,
+    ROOT,
     SKIP_SCHEMA_OPTION,
     Manifest,
     get_identity,
@@ -211,6 +214,31 @@ def test_release_takes_over_kustomize_install(release: Release) -> None:
         "get", "ksvc", "functions", "-n", NAMESPACE, "-o", "jsonpath={.spec.template.spec.containers[*].image}"
     )
     assert service.stdout == "registry.example/nodemaintenance:v1"
+
+
+def test_account_of_helm_test_may_only_try_maintenance(release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the account of `helm test` has the permissions for the test pod's command, and no others.
+
+    The test pod itself runs in tests/real.
+    """
+    release.install()
+    hooks = parse_manifests(release.run("get", "hooks", RELEASE).stdout)
+    (pod,) = (manifest for manifest in hooks if manifest["kind"] == "Pod")
+    accounts = [manifest for manifest in hooks if manifest["kind"] != "Pod"]
+    release.kubectl_on(accounts, "create")
+    command = [part.replace("$(NODE)", "node-2") for part in pod["spec"]["containers"][0]["command"]]
+    account = pod["spec"]["serviceAccountName"]
+    monkeypatch.setenv("KUBECONFIG", str(write_account_kubeconfig(release.cluster, NAMESPACE, account)))
+
+    done = subprocess.run(
+        [sys.executable, *command[1:]], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    release.kubectl_on(accounts, "delete")
+    assert done.returncode == 0, done.stderr
+    assert "nodemaintenance.medik8s.io/node-2 would be created" in done.stdout + done.stderr
+    assert "cannot preview" not in done.stderr
+    assert release.cluster.kubectl("get", "nm", "-o", "name").stdout == ""
 
 
 def test_node_is_drained_during_upgrade_of_release(release: Release, tmp_path: Path) -> None:

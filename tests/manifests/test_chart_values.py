@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
+import jsonschema
+import pytest
 import yaml
 
 from localcluster.chart.combinations import AXES, DEFAULTS
 from localcluster.chart.conditions import BOOLEANS
-from tests.chart_values import CHART, SCHEMA_FILE, list_chart_values, read_schema
+from tests.chart_values import CHART, SCHEMA_FILE, VALUES_FILE, list_chart_values, read_schema
 from tests.sources import ROOT
 
 VALUES = {value.path: value for value in list_chart_values()}
@@ -35,6 +38,33 @@ def list_schema_paths(schema: dict[str, Any], prefix: str = "") -> list[str]:
         path = f"{prefix}{name}"
         paths += list_schema_paths(child, f"{path}.") if "properties" in child else [path]
     return paths
+
+
+@pytest.mark.parametrize("file", [VALUES_FILE, *sorted((CHART / "ci").iterdir())], ids=lambda file: file.name)
+def test_schema_accepts_defaults_and_ci_values(file: Path) -> None:
+    schema = json.loads(SCHEMA_FILE.read_text())
+    jsonschema.Draft7Validator.check_schema(schema)
+
+    jsonschema.Draft7Validator(schema).validate(yaml.safe_load(file.read_text()))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"delivery": "nats"},
+        {"function": "compact"},
+        {"components": {"mutex": "yes"}},
+        {"image": {"repository": "https://registry.example/nodemaintenance"}},
+        {"image": {"repository": "registry.example/nodemaintenance:v1"}},
+        {"image": {"pullSecrets": [{"name": "registry"}]}},
+        {"journal": {"size": "big"}},
+    ],
+    ids=json.dumps,
+)
+def test_schema_rejects_invalid_values(values: dict[str, Any]) -> None:
+    validator = jsonschema.Draft7Validator(json.loads(SCHEMA_FILE.read_text()))
+
+    assert not validator.is_valid(values)
 
 
 def test_generator_knows_options_and_defaults_of_each_value() -> None:
