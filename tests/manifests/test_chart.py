@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,6 +68,16 @@ def _list_required(combination: Combination) -> Combination:
     if combination["certificates"] == "none":
         return {"components.admission": "false"}
     return {"console.enabled": "true"} if combination["console.authentication"] != "token" else {}
+
+
+def list_random_combinations(count: int) -> list[Combination]:
+    """Return supported combinations with random values, the same ones in each run."""
+    generator, found = random.Random(1), []
+    while len(found) < count:
+        combination = {axis.path: generator.choice(axis.options) for axis in kustomize.AXES}
+        if combination["components.admission"] == "false" or combination["certificates"] != "none":
+            found += [combination] if kustomize.is_supported(combination) else []
+    return found
 
 
 def format_id(combination: Combination) -> str:
@@ -135,6 +146,17 @@ def test_chart_equals_overlay_with_all_components(functions: str, delivery: str,
     combination = kustomize.build_full_combination(functions, delivery)
 
     expected = render_overlay_with_image(tmp_path, kustomize.list_overlay_parts(combination))
+
+    assert_equal(render_release(build_values(combination)), expected)
+
+
+@pytest.mark.parametrize("combination", list_random_combinations(12), ids=lambda combination: combination["functions"])
+def test_chart_equals_overlay_with_random_values(combination: Combination, tmp_path: Path) -> None:
+    expected = [
+        manifest
+        for manifest in render_overlay_with_image(tmp_path, kustomize.list_overlay_parts(combination))
+        if kustomize.is_in_chart(combination, manifest["kind"], manifest["metadata"]["name"])
+    ]
 
     assert_equal(render_release(build_values(combination)), expected)
 
