@@ -58,7 +58,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-mutex demo-real demo-vm test test-all test-slow check checked e2e e2e-real e2e-installs fuzz mutants screenshots requirements reference up env status down deploy undeploy cluster-functest image container-build plugin \
+.PHONY: help demo demo-mutex demo-real demo-vm test test-all test-slow check checked e2e e2e-real e2e-installs fuzz mutants screenshots requirements reference up env status down deploy undeploy cluster-functest image container-build plugin chart \
   container-push container-build-and-push-community bench chaos performance lint build lock clean needs
 
 help: ## show this list
@@ -136,6 +136,10 @@ requirements: $(STAMP) ## update docs/requirements.md, which lists the tests of 
 
 reference: $(STAMP) ## update docs/reference.md, which lists functions, event types, permissions and metrics
 	@page=$$($(BIN)/python -m tests.reference) && printf '%s\n' "$$page" > docs/reference.md
+
+chart: $(STAMP) ## update the templates of the Helm chart charts/node-maintenance, which are generated from manifests/
+	@$(BIN)/python -m localcluster build
+	@$(BIN)/python -m localcluster.chart
 
 up: $(STAMP) ## start a cluster with the product; NODES=3, of which CONTROL_PLANES=0 are control-plane nodes; DELIVERY=local, knative or rabbitmq, or with REAL=2 also pods or serving; COMPONENTS=maintenance,admission,certificates (also: mutex, virtualization, cpu-labels, node-conditions, notifications); SIMULATORS=on simulates OpenShift (for mutex) and KubeVirt (for virtualization), SIMULATORS=kubevirt runs KubeVirt's own control plane and simulates its nodes; REAL=2 adds two real nodes, which run containers (requires root)
 	@$(BIN)/python -m localcluster up --nodes $(NODES) --control-planes $(CONTROL_PLANES) --delivery $(DELIVERY) --components '$(COMPONENTS)' --simulators $(SIMULATORS) --real $(REAL)

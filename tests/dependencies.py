@@ -25,12 +25,12 @@ _REAL_NODE_TOOLSETS = (
 )
 TOOLSETS: dict[str, tuple[Toolset, ...]] = {
     "test": (build.KUBERNETES,),
-    "test-all": (build.KUBERNETES, build.KUBEVIRT, build.KREW),
-    "e2e": (build.KUBERNETES, build.KNATIVE, build.RABBITMQ, build.SERVING),
+    "test-all": (build.KUBERNETES, build.KUBEVIRT, build.KREW, build.HELM),
+    "e2e": (build.KUBERNETES, build.KNATIVE, build.RABBITMQ, build.SERVING, build.HELM),
     "e2e-real": _REAL_NODE_TOOLSETS,
     "e2e-installs": (
         *_REAL_NODE_TOOLSETS,
-        *(build.RABBITMQ, build.RABBITMQ_CONTROLLER, build.RABBITMQ_WEBHOOK, build.RABBITMQ_OPERATORS),
+        *(build.RABBITMQ, build.RABBITMQ_CONTROLLER, build.RABBITMQ_WEBHOOK, build.RABBITMQ_OPERATORS, build.HELM),
     ),
 }
 """The toolsets whose binaries the tests of each make target start."""

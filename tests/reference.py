@@ -1,4 +1,4 @@
-"""Generates docs/reference.md: the functions, event types, permissions and metrics, as the code defines them.
+"""Generates docs/reference.md: functions, event types, permissions, chart values and metrics, as the code defines them.
 
 `python -m tests.reference` prints the page.
 """
@@ -27,17 +27,18 @@ from eventing.events import shorten_type
 from eventing.local.delivery import DeliveryMetrics
 from functions.failures import raise_retry
 from functions.steps import Function
+from tests.chart_values import list_chart_values
 from tests.manifests.documented_rights import SOURCE_BY_ACCOUNT, Right, read_documented_rights
 from tests.sources import ROOT, get_source_path, parse_source
 
 PAGE = ROOT / "docs" / "reference.md"
 PAGE_HEAD = """\
-# Reference: functions, event types, permissions and metrics
+# Reference: functions, event types, permissions, chart values and metrics
 
-This page lists what each function consumes, emits and may do in the cluster, and all metrics. It is
-for administrators who grant or review permissions or monitor the product, and for contributors who
-add a function. `make reference` generates it from the code; tests compare the code with the
-manifests and with the served metrics.
+This page lists what each function consumes, emits and may do in the cluster, the values of the Helm
+chart, and all metrics. It is for administrators who install or monitor the product or review its
+permissions, and for contributors who add a function. `make reference` generates it from the code;
+tests compare the code with the manifests and with the served metrics.
 
 Event types are printed without their prefix: `dev.knative.` for `apiserver.*` and `sources.*`, and
 `dev.nodemaintenance.` for all others. Other references:
@@ -72,6 +73,14 @@ the whole cluster. The manifest of each account is in `manifests/base/rbac`, or 
 
 | account | resource | API groups | verbs | namespace |
 |---|---|---|---|---|"""
+CHART_HEAD = """\
+## Values of the Helm chart
+
+[Install with Helm](helm.md) describes how to set them. The chart rejects unknown values, and values
+that the manifests do not support together.
+
+| value | default | meaning |
+|---|---|---|"""
 METRICS_HEAD = """\
 ## Metrics
 
@@ -125,6 +134,8 @@ def render_page() -> str:
     lines += ["", PERMISSIONS_HEAD]
     for account in SOURCE_BY_ACCOUNT:
         lines += _render_permissions(account)
+    lines += ["", CHART_HEAD]
+    lines += [f"| `{value.path}` | `{value.default}` | {value.description} |" for value in list_chart_values()]
     lines += ["", METRICS_HEAD]
     for server, sources in METRIC_SOURCES.items():
         lines += ["", f"### Metrics of {server}", "", METRICS_TABLE_HEAD]

@@ -1,0 +1,1 @@
+"""Generates the templates of the Helm chart charts/node-maintenance from the kustomize sources."""

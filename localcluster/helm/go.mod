@@ -1,0 +1,3 @@
+module localcluster/helm
+
+go 1.26.0
