@@ -9,9 +9,11 @@ from release.errors import ReleaseError
 
 ROOT = Path(__file__).parents[1]
 FILE_NAME = "pyproject.toml"
+DERIVED_PATTERNS = ("deploy/*/pyproject.toml", "charts/*/Chart.yaml")
+"""The files to which `write_version` copies the version, because other tools read it there."""
 VERSION_PATTERN = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-(alpha|beta|rc)\.(0|[1-9]\d*))?")
 """The versions that Semantic Versioning, Python packages and image tags have in common."""
-_LINE_PATTERN = re.compile(r'^version = "([^"]+)"', re.MULTILINE)
+_LINE_PATTERN = re.compile(r'^((?:version = "|version: "?|appVersion: "?))([^"\s]+)', re.MULTILINE)
 
 
 def check_version(version: str) -> None:
@@ -31,11 +33,15 @@ def read_version(root: Path = ROOT) -> str:
     match = _LINE_PATTERN.search((root / FILE_NAME).read_text())
     if not match:
         raise ReleaseError(f'{root / FILE_NAME} has no line `version = "..."`: add it to the table [project]')
-    return match[1]
+    return match[2]
 
 
 def write_version(version: str, root: Path = ROOT) -> None:
-    """Write the version into a checkout's `pyproject.toml`. Raises `ReleaseError`."""
-    read_version(root)
-    file = root / FILE_NAME
-    file.write_text(_LINE_PATTERN.sub(f'version = "{version}"', file.read_text(), count=1))
+    """Write the version into a checkout's `pyproject.toml`, and into the files of `DERIVED_PATTERNS`."""
+    for file in list_version_files(root):
+        file.write_text(_LINE_PATTERN.sub(rf"\g<1>{version}", file.read_text()))
+
+
+def list_version_files(root: Path = ROOT) -> list[Path]:
+    """Return the files that contain the version, except those that `make bundle` generates."""
+    return [root / FILE_NAME, *(file for pattern in DERIVED_PATTERNS for file in sorted(root.glob(pattern)))]

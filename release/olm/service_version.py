@@ -161,7 +161,7 @@ def _describe_fields(schema: Manifest) -> list[dict[str, str]]:
 
 
 def _split_words(name: str) -> str:
-    """Return a camel-case name as words, each with a capital letter."""
+    """Return a camel-case name as capitalized words."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name[0].upper() + name[1:])
 
 
