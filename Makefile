@@ -30,6 +30,7 @@ SEED ?= 1
 MODULES ?=
 AGAIN ?=
 URL ?=
+WITHOUT ?=
 PYTHON ?= python3
 
 VENV := .venv
@@ -58,8 +59,10 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-mutex demo-real demo-vm test test-all test-slow check checked e2e e2e-real e2e-installs fuzz mutants screenshots requirements reference up env status down deploy undeploy cluster-functest image container-build plugin chart \
-  container-push container-build-and-push-community bench chaos performance lint build lock clean needs
+.PHONY: help demo demo-mutex demo-real demo-vm test test-all test-slow check checked e2e e2e-real e2e-installs fuzz mutants \
+  screenshots requirements reference chart bundle up env status down deploy undeploy cluster-functest image plugin \
+  container-build container-push container-build-and-push-community release release-files bench chaos performance lint build \
+  lock clean needs
 
 help: ## show this list
 	@echo 'usage: make TARGET [NAME=VALUE ...]'
@@ -197,6 +200,15 @@ container-build container-push:
 container-build-and-push-community:
 	@$(MAKE) --no-print-directory container-build
 	@$(MAKE) --no-print-directory container-push
+
+bundle: $(STAMP) ## update the OLM bundle, its catalog entry and deploy/olm.yaml, which are generated from manifests/olm; IMAGE=registry.example/nodemaintenance names the image
+	@$(BIN)/python -m release.olm --image '$(IMAGE)'
+
+release: $(STAMP) ## commit VERSION=1.2.3, build its image, charts, wheel, OLM files, SBOM and checksums into build/release, and create the tag; IMAGE=registry.example/nodemaintenance URL=https://download.example WITHOUT=image; pushes nothing
+	@$(BIN)/python -m release '$(VERSION)' --image '$(IMAGE)' --url '$(URL)' --without '$(WITHOUT)'
+
+release-files: $(STAMP) ## build the files of `make release` from the commit with the tag, without a new tag
+	@$(BIN)/python -m release '$(VERSION)' --image '$(IMAGE)' --url '$(URL)' --without '$(WITHOUT)' --files-only
 
 # OPERATOR and OPERATOR_CRD are passed through the environment, so that they need no quoting.
 bench: $(STAMP) ## compare drains with kubectl drain and with the fastest possible client; ENGINES=local,knative,rabbitmq CASES="10 pods" ROUNDS=5 QUICK=1 FULL=1 ADD=1; OPERATOR=program OPERATOR_CRD=file adds another operator

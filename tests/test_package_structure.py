@@ -91,8 +91,8 @@ IMPORT_EXCEPTIONS = {
     ),  # A replay can run functions in its own process.
 }
 """The packages that a module may import in addition to those allowed for its package, with the reason."""
-PACKAGES = ("functions", "eventing", "kube", "console", "localcluster", "bench", "chaos", "tests")
-PRODUCT_PACKAGES, TOOL_PACKAGES = PACKAGES[:4], PACKAGES[4:7]
+PACKAGES = ("functions", "eventing", "kube", "console", "localcluster", "bench", "chaos", "release", "tests")
+PRODUCT_PACKAGES, TOOL_PACKAGES = PACKAGES[:4], PACKAGES[4:8]
 MODULES = [path for package in PRODUCT_PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 TOOL_MODULES = [path for package in TOOL_PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 TESTS_MODULE_PATTERN = re.compile(r"tests(\.\w+)*")

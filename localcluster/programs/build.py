@@ -40,12 +40,14 @@ class Toolset:
         modules: Directories in `MODULES_DIR` with a go.mod whose tool lines name the packages.
         programs: The files that the build must produce.
         packages: The Go packages to build, each in the module whose tool lines name it; if empty, all of them.
+        flags: Additional flags of the build.
     """
 
     title: str
     modules: tuple[str, ...]
     programs: tuple[str, ...]
     packages: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
 _CONTROLLERS = (
@@ -97,6 +99,9 @@ RABBITMQ_OPERATORS = Toolset(
     "RabbitMQ's operators", ("rabbitmq_operators",), ("cluster-operator", "messaging-topology-operator")
 )
 KUBEVIRT = Toolset("KubeVirt", ("kubevirt",), ("virt-api", "virt-controller"))
+# Without the tag, opm needs the C library of GnuPG, with which it verifies the signatures of images that it pulls.
+OLM = Toolset("OLM's validators", ("olm",), ("operator-verify", "opm"), flags=("-tags", "containers_image_openpgp"))
+ACTIONLINT = Toolset("actionlint", ("actionlint",), ("actionlint",))
 NODES = Toolset(
     "kubelet, kube-proxy and CoreDNS",
     ("kubernetes", "coredns"),
@@ -139,7 +144,9 @@ def _find_prebuilt() -> Path | None:
 
 def _get_build_dir(toolset: Toolset) -> Path:
     """Return the directory of a toolset's locally built binaries."""
-    digest = hashlib.sha256("\0".join((*BUILD_FLAGS, sys.platform, platform.machine(), *toolset.packages)).encode())
+    digest = hashlib.sha256(
+        "\0".join((*BUILD_FLAGS, sys.platform, platform.machine(), *toolset.packages, *toolset.flags)).encode()
+    )
     for module in toolset.modules:
         for name in ("go.mod", "go.sum"):
             digest.update((MODULES_DIR / module / name).read_bytes())
@@ -251,7 +258,9 @@ def _build_toolsets(missing_toolsets: Mapping[Path, Toolset]) -> None:
     started = time.monotonic()
     staging_dirs = {folder: folder.with_name(f"{folder.name}.new-{os.getpid()}") for folder in missing_toolsets}
     installs = [
-        go_install.Install(MODULES_DIR / module, _list_packages(module, tools), staging_dirs[folder], BUILD_FLAGS)
+        go_install.Install(
+            MODULES_DIR / module, _list_packages(module, tools), staging_dirs[folder], (*BUILD_FLAGS, *tools.flags)
+        )
         for folder, tools in missing_toolsets.items()
         for module in tools.modules
     ]

@@ -99,6 +99,18 @@ def get_identity(manifest: Manifest) -> tuple[str, str, str, str]:
     return manifest["apiVersion"], manifest["kind"], metadata.get("namespace", ""), metadata["name"]
 
 
+def list_rights(objects: list[Manifest]) -> set[tuple[str, str, str, str]]:
+    """Return the rights in all roles as (namespace, group, resource, verb)."""
+    return {
+        (manifest["metadata"].get("namespace", ""), group, resource, verb)
+        for manifest in objects
+        for rule in manifest.get("rules", [])
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
 def get_pod_templates(objects: Iterable[Manifest]) -> dict[str, Manifest]:
     """Return the pod templates of the functions and of PodSource by workload name."""
     workloads = [manifest for manifest in objects if "template" in manifest.get("spec", {})]

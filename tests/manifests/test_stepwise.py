@@ -16,7 +16,7 @@ from kube.maintenance.groups import GROUPS
 from kube.pods import is_ready
 from localcluster.cluster import LocalCluster
 from localcluster.product import MUTEX_RESOURCES
-from tests.manifests.rendering import MANIFESTS, ROOT, Manifest, get_identity, render, render_overlay
+from tests.manifests.rendering import MANIFESTS, ROOT, Manifest, get_identity, list_rights, render, render_overlay
 from tests.manifests.running_install import RunningInstall, build_deployment, check_drain_and_restore
 from tests.proofs import proves
 
@@ -33,18 +33,6 @@ STEP_FILES = (
 
 def load_step_file(name: str) -> list[Manifest]:
     return list(yaml.load_all((ROOT / "deploy" / name).read_text(), Loader=YAML_LOADER))
-
-
-def list_rights(objects: list[Manifest]) -> set[tuple[str, str, str, str]]:
-    """Return the rights in all roles as (namespace, group, resource, verb)."""
-    return {
-        (manifest["metadata"].get("namespace", ""), group, resource, verb)
-        for manifest in objects
-        for rule in manifest.get("rules", [])
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
 
 
 @pytest.fixture(scope="module")

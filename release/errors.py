@@ -1,0 +1,7 @@
+"""The exception of this package: its message is one sentence for the user at the terminal."""
+
+from __future__ import annotations
+
+
+class ReleaseError(Exception):
+    """An error that the user can fix; the message states the problem and the remedy."""

@@ -1,0 +1,86 @@
+"""Releases a version: checks the work tree, commits the version, builds the files and creates the tag.
+
+A release is prepared in a temporary checkout, so that a failure changes nothing. It contacts no other repository: the
+maintainer pushes the branch and the tag.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+
+from release import changelog
+from release.artifacts import Options, build_artifacts, run_python
+from release.errors import ReleaseError
+from release.repository import add_checkout, check_clean, check_no_tag, commit_all, create_tag, fast_forward, run_git
+from release.versions import check_version, read_version, write_version
+
+OUTPUT_DIR = Path("build") / "release"
+
+
+def release(root: Path, version: str, options: Options) -> Path:
+    """Release a version from the current commit, and return the directory of its files.
+
+    The current branch gets one commit with the version, which has the tag. Raises `ReleaseError`, without any change,
+    if the version cannot be released or a file cannot be built.
+    """
+    tag, notes = _check(root, version)
+    check_no_tag(root, tag)
+    with add_checkout(root) as checkout:
+        _write_version(checkout, version)
+        commit_all(checkout, f"Release {version}")
+        with _replace_directory(root / OUTPUT_DIR / version) as directory:
+            build_artifacts(checkout, directory, version, notes, options)
+        create_tag(checkout, tag, f"Release {version}\n\n{notes}\n")
+        try:
+            fast_forward(root, tag)
+        except ReleaseError:
+            run_git(root, "tag", "--delete", tag)
+            raise
+    return root / OUTPUT_DIR / version
+
+
+def build_files(root: Path, version: str, options: Options) -> Path:
+    """Build the files of the current commit, which must have the version, and return their directory.
+
+    Raises `ReleaseError` if the work tree has changes, if its version differs, or if a file cannot be built.
+    """
+    _, notes = _check(root, version)
+    current = read_version(root)
+    if current != version:
+        raise ReleaseError(f"this commit has version {current}, not {version}: check out the tag v{version}")
+    with add_checkout(root) as checkout, _replace_directory(root / OUTPUT_DIR / version) as directory:
+        build_artifacts(checkout, directory, version, notes, options)
+    return root / OUTPUT_DIR / version
+
+
+def _check(root: Path, version: str) -> tuple[str, str]:
+    """Return a version's tag and release notes. Raises `ReleaseError` if the version or the work tree is not ready."""
+    check_version(version)
+    check_clean(root)
+    return f"v{version}", changelog.read_section((root / changelog.FILE_NAME).read_text(), version)
+
+
+def _write_version(checkout: Path, version: str) -> None:
+    """Write the version into all files that contain it, and the date into the changelog."""
+    write_version(version, checkout)
+    file = checkout / changelog.FILE_NAME
+    file.write_text(changelog.set_date(file.read_text(), version, f"{datetime.now(timezone.utc):%Y-%m-%d}"))
+    run_python(checkout, "release.olm")
+
+
+@contextmanager
+def _replace_directory(directory: Path) -> Iterator[Path]:
+    """Yield an empty directory, which replaces `directory` if the block succeeds, and is otherwise removed."""
+    staging = directory.with_name(f"{directory.name}.new")
+    shutil.rmtree(staging, ignore_errors=True)  # the leftover of a killed release
+    staging.mkdir(parents=True)
+    try:
+        yield staging
+        shutil.rmtree(directory, ignore_errors=True)
+        staging.rename(directory)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
