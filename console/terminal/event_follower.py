@@ -12,7 +12,7 @@ from eventing.journal.entries import Entry, Query, strip_data
 from eventing.journal.tree import find_missing_functions
 
 if TYPE_CHECKING:
-    from eventing.journal.store import Journal
+    from eventing.journal.wire import JournalReader
 
 RECHECK_AGE = timedelta(seconds=30)
 """Age up to which an event is read again, because its attempts are recorded after the event itself.
@@ -29,7 +29,7 @@ class EventFollower:
         shows_ticks: Whether to return ticks that changed nothing.
     """
 
-    journal: Journal
+    journal: JournalReader
     query: Query
     shows_ticks: bool
     _rows: dict[int, Row] = field(default_factory=dict)
