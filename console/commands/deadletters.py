@@ -22,7 +22,7 @@ from console.operations.dead_letter_redrive import (
 )
 from console.operations.descriptions import format_age
 from console.operations.errors import NoResult
-from console.terminal.journal import journal_option, open_journal
+from console.terminal.journal import journal_option, open_journal, open_readable_journal, readable_journal_option
 from console.terminal.options import (
     NonEmptyText,
     broker_option,
@@ -42,9 +42,11 @@ COLUMNS = ("EVENT", "TYPE", "NODE", "AGE", "FUNCTION", "CODE", "REASON")
 
 @click.command
 @click.option("--all", "include_redriven", is_flag=True, help="Also list dead letters that were redriven.")
-@journal_option
+@readable_journal_option
+@namespace_option
 @output_option
-def deadletters(include_redriven: bool, journal: str, output: str) -> None:
+@cluster_options
+def deadletters(include_redriven: bool, journal: str, namespace: str, output: str) -> None:
     """List dead letters, each with the event, the function that did not accept it, and the reason.
 
     \b
@@ -52,7 +54,7 @@ def deadletters(include_redriven: bool, journal: str, output: str) -> None:
       kubectl maintenance deadletters
       kubectl maintenance deadletters --all -o json
     """
-    with open_journal(journal) as opened_journal:
+    with open_readable_journal(journal, namespace) as opened_journal:
         dead_letters = [
             build_dead_letter_fields(entry)
             for entry in opened_journal.iter_entries(Query(dead_letters_only=True))

@@ -16,8 +16,23 @@ from console.operations.descriptions import suggest_similar
 from console.operations.errors import NoResult
 from console.terminal.completion import complete_maintenances, complete_nodes
 from console.terminal.event_follower import EventFollower
-from console.terminal.journal import find_run_uid, journal_option, open_journal, reject_maintenance_with_run
-from console.terminal.options import Limit, TimeOrAge, is_set_on_command_line, text_option
+from console.terminal.journal import (
+    CLUSTER,
+    DEFAULT_FILE,
+    find_run_uid,
+    open_journal,
+    open_readable_journal,
+    readable_journal_option,
+    reject_maintenance_with_run,
+)
+from console.terminal.options import (
+    Limit,
+    TimeOrAge,
+    cluster_options,
+    is_set_on_command_line,
+    namespace_option,
+    text_option,
+)
 from console.terminal.output import show_json_list
 from console.terminal.timeline import entry_to_json, format_table, format_trees, is_idle_tick
 from eventing.events import KNOWN_TYPES, expand_type, shorten_type
@@ -27,7 +42,7 @@ from eventing.journal.tree import build_trees, find_unknown_causes
 from kube.text_limits import format_count
 
 if TYPE_CHECKING:
-    from eventing.journal.store import Journal
+    from eventing.journal.wire import JournalReader
 
 FOLLOW_SECONDS = 1.0
 """Seconds between two reads of the journal with --follow."""
@@ -73,7 +88,9 @@ IMPORT_PARAMETERS = ("file", "journal")
 @click.option("-f", "--follow", is_flag=True, help="Then show each event as it arrives, until Ctrl-C.")
 @click.option("--ticks", is_flag=True, help="Also show ticks that changed nothing in the table.")
 @click.option("--import", "file", type=click.File("rb"), help="Import this output of -o jsonl; - means stdin.")
-@journal_option
+@readable_journal_option
+@namespace_option
+@cluster_options
 def events(
     output: str,
     file: BinaryIO | None,
@@ -83,6 +100,7 @@ def events(
     limit: int | None,
     follow: bool,
     ticks: bool,
+    namespace: str,
     **filters: Any,
 ) -> None:
     """Show recorded events: the tree of a maintenance shows which step was slow, failed, or is missing.
@@ -97,18 +115,19 @@ def events(
       kubectl maintenance events --failed --since 1d
       kubectl maintenance events --node node-1 --since 10m --follow
       kubectl maintenance events --maintenance node-1 -o jsonl > node-1.jsonl
+      kubectl maintenance events --journal cluster --since 1h
       kubectl maintenance events --journal copy.db --import node-1.jsonl
     """
     reject_maintenance_with_run(filters["maintenance"], run)
     _check_period(filters["since"], filters["until"])
     if file is not None:
-        _check_import_options()
+        _check_import_options(journal)
     if follow and (output != "table" or filters["until"]):
         raise click.UsageError("--follow shows a table without an end: omit -o and --until")
-    with open_journal(journal, create=file is not None) as opened_journal:
-        if file is not None:
-            _import_events(opened_journal, file)
-            return
+    if file is not None:
+        _import_events(file, journal)
+        return
+    with open_readable_journal(journal, namespace) as opened_journal:
         if run:
             filters["maintenance"] = find_run_uid(opened_journal, run)
         if limit is None:
@@ -134,8 +153,10 @@ def _check_period(since: datetime | None, until: datetime | None) -> None:
         raise click.UsageError("--until is not after --since, so no event can match: correct or swap them")
 
 
-def _check_import_options() -> None:
-    """Raise `UsageError` if --import is combined with a filter or output option, which would have no effect."""
+def _check_import_options(journal: str) -> None:
+    """Raise `UsageError` for the cluster's journal, or a filter or output option, which would have no effect."""
+    if journal == CLUSTER and is_set_on_command_line("journal"):
+        raise click.UsageError("the cluster's journal accepts no import: name a file or a database with --journal")
     long_options = {str(param.name): max(param.opts, key=len) for param in click.get_current_context().command.params}
     ineffective_options = [
         option
@@ -148,7 +169,7 @@ def _check_import_options() -> None:
         )
 
 
-def _show_events(journal: Journal, query: Query, output: str, *, shows_ticks: bool) -> None:
+def _show_events(journal: JournalReader, query: Query, output: str, *, shows_ticks: bool) -> None:
     if output == "jsonl":
         count = 0
         for line in export_lines(journal, query):
@@ -185,7 +206,7 @@ def _omit_idle_ticks(entries: Iterable[Entry], hidden_ids: list[str]) -> Iterato
             yield entry
 
 
-def _print_entries(journal: Journal, entries: Iterable[Entry], output: str) -> None:
+def _print_entries(journal: JournalReader, entries: Iterable[Entry], output: str) -> None:
     """Print the entries, and keep only the printed fields, because the data of all events may not fit in memory."""
     now = datetime.now(timezone.utc)
     if output == "json":
@@ -198,9 +219,12 @@ def _print_entries(journal: Journal, entries: Iterable[Entry], output: str) -> N
         click.echo("\n".join(format_table(entries, now)))
 
 
-def _warn_unknown_filters(journal: Journal, query: Query, count: int) -> None:
+def _warn_unknown_filters(journal: JournalReader, query: Query, count: int) -> None:
     """Warn about filters that match nothing in the journal, such as a misspelled name, if no event was found."""
     if count:
+        return
+    if not journal.select(Query(limit=1)):
+        click.echo("The journal contains no events yet.", err=True)
         return
     if query.node and not journal.select(Query(node=query.node, limit=1)):
         click.echo(f'Node "{query.node}" not found in the journal: see kubectl get nodes.', err=True)
@@ -216,16 +240,17 @@ def _warn_unknown_filters(journal: Journal, query: Query, count: int) -> None:
             click.echo(f"Unknown event type {event_type}: {remedy}.", err=True)
 
 
-def _import_events(journal: Journal, file: BinaryIO) -> None:
-    """Import the file into the journal.
+def _import_events(file: BinaryIO, journal: str) -> None:
+    """Import the file into the journal with this path or URL, which is created if it does not exist.
 
     The import reads the file twice, but a pipe can be read only once. The file is therefore copied first.
     """
     with TemporaryFile() as copy:
         copyfileobj(file, copy)
         copy.seek(0)
-        try:
-            count = import_file(journal, copy)
-        except InvalidLine as error:
-            raise NoResult(f"{file.name}: {error}") from None
+        with open_journal(DEFAULT_FILE if journal == CLUSTER else journal, create=True) as opened_journal:
+            try:
+                count = import_file(opened_journal, copy)
+            except InvalidLine as error:
+                raise NoResult(f"{file.name}: {error}") from None
     click.echo(f"{format_count(count, 'new event')} imported")

@@ -27,7 +27,13 @@ from console.operations.replay import (
 )
 from console.operations.replay_targets import Target, TargetOptions, TargetResolver
 from console.terminal.connection import open_client
-from console.terminal.journal import EventSelection, journal_option, open_journal, select_entries, selection_options
+from console.terminal.journal import (
+    EventSelection,
+    open_readable_journal,
+    readable_journal_option,
+    select_entries,
+    selection_options,
+)
 from console.terminal.options import (
     Url,
     cluster_options,
@@ -85,7 +91,7 @@ target_options = combine_options(
 )
 @click.option("--pdb", "debug", is_flag=True, help="Stop in pdb at the function's first line; requires --in-process.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation of a replay without --dry-run=server.")
-@journal_option
+@readable_journal_option
 @output_option
 @cluster_options
 def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **values: Any) -> None:
@@ -108,7 +114,7 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **va
         raise click.UsageError("--pdb stops only in a function that runs in this process: add --in-process")
     _check_function_location(destination)
     options = ReplayOptions(create_replay_id(), dry_run == "server", debug)
-    with open_journal(journal) as opened_journal:
+    with open_readable_journal(journal, destination.namespace) as opened_journal:
         entries = select_entries(opened_journal, selection)
     with open_client() as client:
         calls = _list_calls(entries, destination, client)

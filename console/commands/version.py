@@ -1,20 +1,20 @@
-"""`kubectl maintenance version`: shows the version of this command, and the images of the functions in the cluster."""
+"""`kubectl maintenance version`: compares the version of this command with that of the functions in the cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import click
 
 from console.operations.install_check import PRODUCT_LISTINGS
 from console.operations.install_problems import COMPONENT_LABEL, FUNCTION_COMPONENT
-from console.operations.versions import group_by_image, read_client_version
+from console.operations.versions import explain_skew, find_versions, group_by_image, read_client_version
 from console.terminal.connection import run_with_api
 from console.terminal.options import cluster_options, namespace_option, output_option
-from console.terminal.output import print_note, show_json
+from console.terminal.output import print_note, show_json, warn
 from kube.client.api import Api, get_or_none
 from kube.client.api_errors import Denied
+from kube.paths import Object
 from kube.text_limits import format_first_names
 
 SELECTORS = {"services": "", "deployments": f"{COMPONENT_LABEL}={FUNCTION_COMPONENT}"}
@@ -26,39 +26,50 @@ MAX_NAMES = 3
 
 
 @click.command
+@click.option("--client", "client_only", is_flag=True, help="Show only the version of this command.")
 @namespace_option
 @output_option
 @cluster_options
-def version(namespace: str, output: str) -> None:
+def version(client_only: bool, namespace: str, output: str) -> None:
     """Show the version of this command, and the images of the functions in the cluster.
 
-    The tag of the image is the version of the functions.
+    The version of the functions is the label app.kubernetes.io/version, or else the tag of the image. A warning tells
+    if its minor version is not that of this command.
 
     \b
     Example:
       kubectl maintenance version
+      kubectl maintenance version --client
       kubectl maintenance version -o json
     """
     client_version = read_client_version()
     print_note(f"Command: {client_version}", output)
-    images, reason = run_with_api(lambda api: _read_images(api, namespace))
+    if client_only:
+        show_json({"command": client_version}, output)
+        return
+    workloads, reason = run_with_api(lambda api: _list_workloads(api, namespace))
+    images, cluster_versions = group_by_image(workloads), find_versions(workloads)
+    if not images and not reason:
+        reason = f'namespace "{namespace}" has no functions: name another one with --namespace'
     for image, names in images.items():
         print_note(f"Functions: {image} ({format_first_names(names, MAX_NAMES)})", output)
     if reason:
         print_note(f"Functions: unknown, because {reason}", output)
+    if warning := explain_skew(client_version, cluster_versions):
+        warn(warning)
     unknown_fields = {"functionsUnknown": reason} if reason else {}
-    show_json({"command": client_version, "functions": images, **unknown_fields}, output)
+    versions = {"command": client_version, "clusterVersions": cluster_versions}
+    show_json({**versions, "functions": images, **unknown_fields}, output)
 
 
-async def _read_images(api: Api, namespace: str) -> tuple[Mapping[str, list[str]], str]:
-    """Return the names of the functions' workloads by image, or why they are unknown."""
+async def _list_workloads(api: Api, namespace: str) -> tuple[list[Object], str]:
+    """Return the workloads of the functions, or why they are unknown."""
     listings = [replace(item, namespace=namespace) for item in PRODUCT_LISTINGS if item.resource in SELECTORS]
-    workloads = []
+    workloads: list[Object] = []
     for listing in listings:
         try:
             found = await get_or_none(api.list(listing.path, label_selector=SELECTORS[listing.resource]))
         except Denied:
-            return {}, f"you may not {listing.permission}"
+            return [], f"you may not {listing.permission}: ask an administrator for the ClusterRole maintenance-viewer"
         workloads += (found or {}).get("items", [])
-    images = group_by_image(workloads)
-    return images, "" if images else f'namespace "{namespace}" has no functions: name another one with --namespace'
+    return workloads, ""

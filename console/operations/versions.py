@@ -1,7 +1,8 @@
-"""Determines the version of this command, and the images that the functions in the cluster run. Pure functions."""
+"""Determines the version of this command, and the images and versions of the functions. Pure functions."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -10,6 +11,9 @@ from kube.paths import Object
 PACKAGES = ("kubectl-maintenance", "function")
 """Names of the Python distributions that contain the command: for workstations, and with the functions."""
 UNPACKAGED = "unknown, because it runs from a source tree that is not installed as a package"
+VERSION_LABEL = "app.kubernetes.io/version"
+VERSION_PATTERN = re.compile(r"v?(\d+)\.(\d+)(?:\.\d.*)?")
+"""Matches a version, or the tag of a released image; the groups are the major and the minor version."""
 
 
 def read_client_version() -> str:
@@ -33,3 +37,35 @@ def group_by_image(workloads: Iterable[Object]) -> dict[str, list[str]]:
         if containers and containers[0].get("image"):
             names_by_image.setdefault(containers[0]["image"], []).append(workload["metadata"]["name"])
     return {image: sorted(names) for image, names in sorted(names_by_image.items())}
+
+
+def find_versions(workloads: Iterable[Object]) -> list[str]:
+    """Return the sorted versions of the workloads, without a leading `v`: their version label, or else the image's tag.
+
+    A tag that is not a version, such as `latest`, is omitted.
+    """
+    versions = set()
+    for workload in workloads:
+        label = (workload["metadata"].get("labels") or {}).get(VERSION_LABEL)
+        for text in [label] if label else map(_get_tag, group_by_image([workload])):
+            if VERSION_PATTERN.fullmatch(text):
+                versions.add(text.removeprefix("v"))
+    return sorted(versions)
+
+
+def _get_tag(image: str) -> str:
+    """Return the tag of an image, "" if there is none; a colon before the last slash precedes a port."""
+    return image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+
+
+def explain_skew(client_version: str, cluster_versions: Iterable[str]) -> str:
+    """Return a warning if the functions have another minor version than the command, "" if not or if unknown."""
+    client = VERSION_PATTERN.fullmatch(client_version)
+    matches = {version: VERSION_PATTERN.fullmatch(version) for version in cluster_versions}
+    others = [version for version, match in matches.items() if client and match and match.groups() != client.groups()]
+    if not others:
+        return ""
+    return (
+        f"this command has version {client_version}, and functions have version {', '.join(others)}: "
+        "install a command with the minor version of the functions"
+    )

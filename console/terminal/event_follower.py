@@ -13,7 +13,7 @@ from eventing.journal.entries import Entry, Query, strip_data
 from eventing.journal.tree import find_missing_functions
 
 if TYPE_CHECKING:
-    from eventing.journal.store import Journal
+    from eventing.journal.wire import JournalReader
 
 RECHECK_SECONDS = 30.0
 """Seconds for which an event is read again, because its attempts are recorded after the event itself.
@@ -32,7 +32,7 @@ class EventFollower:
         clock: A function like `time.monotonic`.
     """
 
-    journal: Journal
+    journal: JournalReader
     query: Query
     shows_ticks: bool
     clock: Callable[[], float] = time.monotonic

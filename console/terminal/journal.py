@@ -26,18 +26,34 @@ from kube.text_limits import format_first_names
 
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
+    from eventing.journal.wire import JournalReader
 
+DEFAULT_FILE = "journal.db"
+CLUSTER = "cluster"
+"""Value of --journal for the journal of the cluster, which the console sends."""
 MAX_DRAIN_EVENTS = 400
 """Maximum number of recorded events that an estimate reads, which is enough for 200 drains."""
 MAX_SHOWN_UIDS = 5
 """Maximum number of other uids that the note about an ambiguous name lists."""
 
+
+def _find_journal(default: str) -> str:
+    return os.environ.get("DATABASE_URL") or os.environ.get("JOURNAL") or default
+
+
 journal_option = click.option(
     "--journal",
-    default=lambda: os.environ.get("DATABASE_URL") or os.environ.get("JOURNAL") or "journal.db",
-    show_default="$DATABASE_URL, $JOURNAL, journal.db",
+    default=lambda: _find_journal(DEFAULT_FILE),
+    show_default=f"$DATABASE_URL, $JOURNAL, {DEFAULT_FILE}",
     help="The journal: a file, or postgresql://USER@HOST/DATABASE.",
 )
+readable_journal_option = click.option(
+    "--journal",
+    default=lambda: _find_journal(DEFAULT_FILE if Path(DEFAULT_FILE).is_file() else CLUSTER),
+    show_default=f"$DATABASE_URL, $JOURNAL, {DEFAULT_FILE} if it exists, {CLUSTER}",
+    help=f"The journal: a file, postgresql://USER@HOST/DATABASE, or {CLUSTER} to ask the console in the cluster.",
+)
+"""The `--journal` of the commands that only read, for `open_readable_journal`."""
 
 
 @contextmanager
@@ -56,6 +72,23 @@ def open_journal(journal_url: str, *, create: bool = False) -> Iterator[Journal]
             yield journal
     except (JournalError, UnstorableData) as error:
         raise NoResult(str(error)) from None
+
+
+@contextmanager
+def open_readable_journal(journal_url: str, namespace: str) -> Iterator[JournalReader]:
+    """Yield the opened journal; `CLUSTER` stands for the journal of the console that runs in `namespace`.
+
+    Raises `NoResult` if the journal cannot be opened, or if using it in the block fails.
+    """
+    if journal_url != CLUSTER:
+        with open_journal(journal_url) as journal:
+            yield journal
+        return
+    from console.terminal.cluster_journal import ClusterJournal  # slow imports, because of the API client
+    from console.terminal.connection import open_client
+
+    with open_client() as client:
+        yield ClusterJournal(client, namespace)
 
 
 def read_recorded_drains(journal_url: str) -> list[RecordedDrain]:
@@ -109,7 +142,7 @@ def reject_maintenance_with_run(maintenance: str, run: str) -> None:
         raise click.UsageError("--run names a MutexRunConfig, --maintenance a NodeMaintenance: omit one of them")
 
 
-def find_run_uid(journal: Journal, name_or_uid: str) -> str:
+def find_run_uid(journal: JournalReader, name_or_uid: str) -> str:
     """Return the uid of the newest MutexRunConfig with this name or uid, as `_find_newest_uid` selects it.
 
     Raises `NoResult` if the journal has no event about such a MutexRunConfig.
@@ -125,7 +158,7 @@ def find_run_uid(journal: Journal, name_or_uid: str) -> str:
     return _find_newest_uid(entries, name_or_uid)
 
 
-def select_entries(journal: Journal, selection: EventSelection) -> list[Entry]:
+def select_entries(journal: JournalReader, selection: EventSelection) -> list[Entry]:
     """Return the selected entries in order of arrival, each event once. Raises `NoResult` naming the missing events."""
     reject_maintenance_with_run(selection.maintenance, selection.run)
     ids, maintenance = selection.ids, find_run_uid(journal, selection.run) if selection.run else selection.maintenance

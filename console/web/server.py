@@ -21,6 +21,7 @@ from console.web.callers import (
     identify_by_kubeconfig,
     identify_by_token,
 )
+from console.web.journal_api import create_journal_api, serve_by_port
 from console.web.streams import MAX_STREAM_SECONDS, MAX_STREAMS
 from eventing import gunicorn_worker
 from eventing.endpoints import parse_host_port
@@ -46,6 +47,7 @@ class Settings:
 
     Attributes:
         listen: ADDRESS:PORT.
+        journal_api: ADDRESS:PORT of the journal API, or "" not to serve it.
         is_local: Whether only this machine can reach the address in `listen`.
         journal_url: The journal's path or URL, or "" for none.
         functions_url: The functions' base URL, or "" to use the addresses in the Triggers.
@@ -57,6 +59,7 @@ class Settings:
     """
 
     listen: str
+    journal_api: str
     is_local: bool
     journal_url: str
     functions_url: str
@@ -65,6 +68,11 @@ class Settings:
     proxy: AuthenticatingProxy | None
     tls: bool
     cluster_access: tuple[str | None, str | None, str, Sequence[str]]
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Return the addresses to listen on, by the option that sets each."""
+        return {"--listen": self.listen, **({"--journal-api": self.journal_api} if self.journal_api else {})}
 
 
 def serve(settings: Settings, on_warning: Callable[[str], None]) -> None:
@@ -75,7 +83,8 @@ def serve(settings: Settings, on_warning: Callable[[str], None]) -> None:
     _connect(settings).close()
     if reason := _explain_unready_journal(settings):
         on_warning(f"{reason}; until then, the pages about events show this error")
-    _check_address_free(settings.listen)
+    for option, address in settings.addresses.items():
+        _check_address_free(option, address)
     print(f"console: http{'s' if settings.tls else ''}://{settings.listen}", flush=True)
     GunicornServer(settings).run()
 
@@ -90,7 +99,12 @@ class GunicornServer(BaseApplication):
     def load_config(self) -> None:
         """Set the gunicorn options; gunicorn calls this method."""
         options: dict[str, Any] = {
-            **{"bind": self._settings.listen, "workers": 1, "worker_class": ConsoleWorker, "threads": THREADS},
+            **{
+                "bind": [*self._settings.addresses.values()],
+                "workers": 1,
+                "worker_class": ConsoleWorker,
+                "threads": THREADS,
+            },
             **{"timeout": 60, "graceful_timeout": 1, "control_socket_disable": True, "loglevel": "warning"},
         }
         for name, value in options.items():
@@ -104,15 +118,20 @@ class GunicornServer(BaseApplication):
         logging.getLogger("kubernetes").setLevel(logging.ERROR)
         configure_audit_log()
         settings, client = self._settings, _connect(self._settings)
-        return create_app(
+        journal = _open_journal(settings)
+        console = create_app(
             client,
             _select_identification(client, settings),
-            journal=_open_journal(settings),
+            journal=journal,
             functions_url=settings.functions_url,
             broker_url=settings.broker_url,
             hosts=settings.hosts,
             tls=settings.tls,
         )
+        if not settings.journal_api:
+            return console
+        _, port = parse_host_port(settings.journal_api)
+        return serve_by_port(console, create_journal_api(client, journal), port)
 
 
 def _connect(settings: Settings) -> SyncClient:
@@ -131,7 +150,7 @@ def _select_identification(client: SyncClient, settings: Settings) -> IdentifyCa
     return identify_by_token(client.run(client.api.create_anonymous()))
 
 
-def _check_address_free(listen: str) -> None:
+def _check_address_free(option: str, listen: str) -> None:
     """Raise `OperationError` if the address is in use; gunicorn would first retry for several seconds."""
     host, port = parse_host_port(listen)
     family = AF_INET6 if host.startswith("[") else AF_INET
@@ -139,7 +158,7 @@ def _check_address_free(listen: str) -> None:
         create_server((host.strip("[]"), port), family=family).close()
     except OSError as error:
         message = os.strerror(error.errno or 0)
-        raise OperationError(f"cannot listen on {listen}: {message}; name another address with --listen") from None
+        raise OperationError(f"cannot listen on {listen}: {message}; name another address with {option}") from None
 
 
 def _explain_unready_journal(settings: Settings) -> str:

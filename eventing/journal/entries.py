@@ -314,7 +314,11 @@ def build_attempts_event(attempts: Sequence[Attempt]) -> CloudEvent:
 
 def parse_attempts(event: BaseCloudEvent) -> list[Attempt]:
     """Return the attempts in an `attempts.made` event. Raises `BadEvent` with the name of an invalid field."""
-    attempts = _as_mapping(event.get_data()).get("attempts")
+    return parse_attempt_list(_as_mapping(event.get_data()).get("attempts"))
+
+
+def parse_attempt_list(attempts: object) -> list[Attempt]:
+    """Return the attempts in a list of their data. Raises `BadEvent` with the name of an invalid field."""
     if not isinstance(attempts, list):
         raise BadEvent("data.attempts is missing: send a list of attempts")
     return [_parse_attempt(f"data.attempts[{index}]", attempt) for index, attempt in enumerate(attempts)]

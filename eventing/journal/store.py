@@ -115,12 +115,12 @@ class Journal:
         An entry always has all its attempts, whatever their size. Entries that are pruned during the iteration are left
         out.
         """
-        for numbers in split_into_batches(self._read_sizes(query), capacity):
+        for numbers in split_into_batches(self.list_sizes(query), capacity):
             yield from self.select(Query(seqs=numbers))
 
     def list_event_numbers(self, query: Query) -> tuple[int, ...]:
         """Return the numbers of the selected entries in order of arrival, which may not be ascending."""
-        return tuple(number for number, _ in self._read_sizes(query))
+        return tuple(number for number, _ in self.list_sizes(query))
 
     def compute_version(self, query: Query) -> str:
         """Return a text that changes whenever the selected entries or their attempts do, without reading the events.
@@ -131,7 +131,8 @@ class Journal:
             rows = connection.execute(queries.select_sizes(query).add_columns(EVENTS.c.arrived)).all()
         return hashlib.sha256(repr(rows).encode()).hexdigest()[:16]
 
-    def _read_sizes(self, query: Query) -> Sequence[Row[int, int]]:
+    def list_sizes(self, query: Query) -> Sequence[Row[int, int]]:
+        """Return number and size, including the attempts, of each selected entry, in order of arrival."""
         with self._database.connect() as connection:
             return connection.execute(queries.select_sizes(query)).all()
 

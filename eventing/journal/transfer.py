@@ -32,6 +32,7 @@ from eventing.journal.entries import (
 
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
+    from eventing.journal.wire import JournalReader
 
 ARRIVAL_EXTENSION = "journaltime"
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -45,7 +46,7 @@ class InvalidLine(ValueError):
     """A line is not a valid event; the message contains the line's number and the problem."""
 
 
-def export_lines(journal: Journal, query: Query) -> Iterator[bytes]:
+def export_lines(journal: JournalReader, query: Query) -> Iterator[bytes]:
     """Yield a line for each selected event, followed by lines for its attempts. Raises `JournalError`."""
     for entry in _iter_entries(journal, query):
         event = entry.event
@@ -57,7 +58,7 @@ def export_lines(journal: Journal, query: Query) -> Iterator[bytes]:
             yield encode_structured(build_attempts_event(batch)).body + b"\n"
 
 
-def _iter_entries(journal: Journal, query: Query) -> Iterator[Entry]:
+def _iter_entries(journal: JournalReader, query: Query) -> Iterator[Entry]:
     """Yield the selected entries, read in batches; entries that are pruned during the iteration are left out."""
     if query.limit:
         yield from journal.iter_entries(query)

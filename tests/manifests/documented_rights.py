@@ -32,6 +32,7 @@ GROUPS_BY_RESOURCE = {
     "triggers": ("eventing.knative.dev",),
     "brokers": ("eventing.knative.dev",),
     "subjectaccessreviews": ("authorization.k8s.io",),
+    "tokenreviews": ("authentication.k8s.io",),
     "validatingwebhookconfigurations": ("admissionregistration.k8s.io",),
     "mutatingwebhookconfigurations": ("admissionregistration.k8s.io",),
     "apiservices": ("apiregistration.k8s.io",),

@@ -16,6 +16,7 @@ from console.operations.replay import replay_dry_run
 from eventing import events
 from eventing.http_binding import BATCH_CONTENT_TYPE
 from eventing.journal.entries import Entry
+from eventing.journal.wire import READER
 from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import DEFAULT_NAMESPACE
@@ -62,27 +63,28 @@ def list_granted_rights(objects: list[Manifest]) -> set[Right]:
     }
 
 
-def read_documented_rights(module: str) -> set[Right]:
-    return parse_touches(ast.get_docstring(parse_source(ROOT / "console" / module)) or "")
+def read_documented_rights(*modules: str) -> set[Right]:
+    """Return the rights in the lines `Touches:` of these modules in `console`."""
+    docstrings = (ast.get_docstring(parse_source(ROOT / "console" / module)) or "" for module in modules)
+    return {right for docstring in docstrings for right in parse_touches(docstring)}
 
 
 @pytest.mark.slow
 def test_console_account_may_only_read(tmp_path: Path) -> None:
     """Design rule 7: the console's account has exactly the documented rights, which are read-only.
 
-    For everything else, the console uses the rights of its callers.
+    A TokenReview stores nothing. For everything else, the console uses the rights of its callers.
     """
     rights = list_granted_rights(render_added_objects(tmp_path, "console"))
 
-    assert rights == read_documented_rights("web/app.py")
-    assert {right.verb for right in rights} == {"list", "watch"}
+    assert rights == read_documented_rights("web/app.py", "web/journal_api.py")
+    assert {right.verb for right in rights if right.resource != "tokenreviews"} == {"list", "watch"}
 
 
 def test_proxied_console_has_documented_rights_only(tmp_path: Path) -> None:
     """Check that the component `proxied` adds only the rights to check the callers' permissions."""
-    assert list_granted_rights(render_added_objects(tmp_path, "console", "proxied")) == read_documented_rights(
-        "web/app.py"
-    ) | read_documented_rights("web/callers.py")
+    modules = ("web/app.py", "web/journal_api.py", "web/callers.py")
+    assert list_granted_rights(render_added_objects(tmp_path, "console", "proxied")) == read_documented_rights(*modules)
 
 
 def test_console_pods_are_confined_and_spread(tmp_path: Path) -> None:
@@ -159,6 +161,27 @@ def test_network_policies_restrict_traffic_to_and_from_console(tmp_path: Path) -
     assert ingress["from"] == [{"podSelector": {"matchLabels": {"nodemaintenance.dev/door": "console"}}}]
     assert ingress["ports"] == [{"protocol": "TCP", "port": 8090}]
     assert replay["from"] == [{"podSelector": {"matchLabels": CONSOLE_LABELS}}]
+
+
+def test_journal_has_own_port_and_account_without_rights(tmp_path: Path) -> None:
+    """Check that the journal API has its own port, open to the API server, and that its tokens have no other use."""
+    objects = render_added_objects(tmp_path, "console")
+    (service,) = (item for item in filter_by_kind(objects, "Service") if item["metadata"]["name"] == READER)
+    (policy,) = (item for item in filter_by_kind(objects, "NetworkPolicy") if item["metadata"]["name"] == "to-journal")
+    (account,) = (item for item in filter_by_kind(objects, "ServiceAccount") if item["metadata"]["name"] == READER)
+    (container,) = get_pod_templates(objects)["console"]["spec"]["containers"]
+    subjects = [
+        subject["name"]
+        for binding in filter_by_kind(objects, "RoleBinding", "ClusterRoleBinding")
+        for subject in binding["subjects"]
+    ]
+
+    (port,) = service["spec"]["ports"]
+    assert f"--journal-api=0.0.0.0:{port['targetPort']}" in container["command"]
+    assert policy["spec"]["ingress"] == [{"ports": [{"protocol": "TCP", "port": port["targetPort"]}]}]
+    assert "name" not in port, "the RBAC rules name the Service without a port"
+    assert account["automountServiceAccountToken"] is False
+    assert READER not in subjects
 
 
 @pytest.mark.slow

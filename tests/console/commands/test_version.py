@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from console.operations.versions import group_by_image, read_client_version
+from console.operations.versions import explain_skew, find_versions, group_by_image, read_client_version
 from kube.paths import Object
 from localcluster.access import NAMESPACE, UNPRIVILEGED
 from localcluster.cluster import LocalCluster
@@ -32,6 +32,49 @@ def test_workloads_are_grouped_by_image() -> None:
     assert group_by_image([{"metadata": {"name": "empty"}, "spec": {}}]) == {}
 
 
+@pytest.mark.parametrize(
+    ("image", "labels", "versions"),
+    [
+        ("registry.example:5000/nodemaintenance:v1.2.3", {}, ["1.2.3"]),
+        ("registry.example/nodemaintenance:1.2.3@sha256:00ff", {}, ["1.2.3"]),
+        ("registry.example/nodemaintenance:1.2.3-rc.1", {}, ["1.2.3-rc.1"]),
+        ("registry.example:5000/nodemaintenance", {}, []),
+        ("nodemaintenance:latest", {}, []),
+        ("nodemaintenance@sha256:00ff", {"app.kubernetes.io/version": "2.0.1"}, ["2.0.1"]),
+        ("nodemaintenance:v1.2.3", {"app.kubernetes.io/version": "v1.2.4"}, ["1.2.4"]),
+    ],
+)
+def test_version_is_label_or_tag(image: str, labels: dict[str, str], versions: list[str]) -> None:
+    workload = build_workload("evict", image)
+    workload["metadata"]["labels"] |= labels
+
+    assert find_versions([workload, workload]) == versions
+
+
+@pytest.mark.parametrize(
+    ("client_version", "cluster_versions", "shown"),
+    [
+        ("1.2.3", ["1.2.0", "1.2.9"], ""),
+        ("1.2.3", ["1.2.3", "1.3.0"], "1.3.0"),
+        ("1.2.3", ["2.2.3"], "2.2.3"),
+        ("1.2.3", [], ""),
+        ("unknown, because it runs from a source tree", ["1.2.3"], ""),
+    ],
+)
+def test_different_minor_version_is_reported(client_version: str, cluster_versions: list[str], shown: str) -> None:
+    warning = explain_skew(client_version, cluster_versions)
+
+    assert bool(warning) is bool(shown)
+    assert f"functions have version {shown}:" in warning or not shown
+
+
+def test_client_option_reads_no_cluster(run_command: RunCommand) -> None:
+    """Check that `--client` needs no cluster: no such context exists."""
+    result = run_command("version", "--client", "-o", "json", "--context", "none")
+
+    assert json.loads(result.stdout) == {"command": read_client_version()}
+
+
 def test_version_shows_images_of_functions(served_cluster: LocalCluster, run_command: RunCommand) -> None:
     names = ["version-a", "version-b", "version-c", "version-d"]
     for name in names:
@@ -45,6 +88,8 @@ def test_version_shows_images_of_functions(served_cluster: LocalCluster, run_com
     assert f"Command: {read_client_version()}\n" in result.stdout
     assert f"Functions: {IMAGE} (version-a, version-b, version-c and 1 more)\n" in result.stdout
     assert report["functions"][IMAGE] == names
+    assert report["clusterVersions"] == ["1.2"]
+    assert "functions have version 1.2: install a command with the minor version" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,153 @@
+"""The journal API, which `kubectl maintenance events` on a workstation calls through the API server's proxy.
+
+The API server checks whether the caller may use the proxy to this Service, but it does not forward who the caller is,
+and any pod can reach the port. Each request therefore carries a token of the ServiceAccount `READER`, which the caller
+requests from the API server with any kind of credentials. The right to request this token is the right to read the
+journal. No user's own credentials reach the console.
+
+Touches: tokenreviews create.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Any
+
+from flask import Flask, Response, jsonify, request
+from werkzeug.exceptions import BadRequest, HTTPException, NotFound, Unauthorized
+
+from console.operations.archive import redact_values
+from eventing.journal.entries import Query
+from eventing.journal.store import Journal, JournalError, UnstorableData
+from eventing.journal.wire import (
+    AUDIENCE,
+    ENTRIES_PATH,
+    MAX_NUMBERS,
+    NUMBERS_PATH,
+    READER,
+    TOKEN_HEADER,
+    decode_query,
+    encode_entry,
+)
+from kube.client.access_reviews import AUTHENTICATION_API_VERSION
+from kube.client.api_errors import ApiError
+from kube.client.sync_client import SyncClient
+from kube.paths import DEFAULT_NAMESPACE
+
+READER_USERNAME = f"system:serviceaccount:{DEFAULT_NAMESPACE}:{READER}"
+MAX_TOKEN_SECONDS = 900
+"""Maximum lifetime of a token: a user who loses the right to request tokens can read the journal no longer than that.
+
+The requester chooses the lifetime, and RBAC cannot limit it.
+"""
+WsgiApp = Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+
+def create_journal_api(client: SyncClient, journal: Journal | None) -> Flask:
+    """Build the journal API as a WSGI app.
+
+    Args:
+        client: The API client that verifies the tokens.
+        journal: The journal, or None to answer every request with 404.
+    """
+    app = Flask(__name__, static_folder=None)
+
+    @app.before_request
+    def require_token() -> None:
+        check_token(client, request.headers.get(TOKEN_HEADER, ""))
+
+    @app.get(NUMBERS_PATH)
+    def numbers() -> Response:
+        query = _parse_query()
+        if query.limit > MAX_NUMBERS:
+            raise BadRequest(f"the limit is greater than {MAX_NUMBERS}: use a smaller limit, or 0 for all events")
+        sizes = _require_journal(journal).list_sizes(replace(query, limit=query.limit or MAX_NUMBERS))
+        return jsonify(numbers=[list(row) for row in sizes])
+
+    @app.get(ENTRIES_PATH)
+    def entries() -> Response:
+        query = _parse_query()
+        if not query.seqs:
+            raise BadRequest("the query has no seqs: send the numbers of the entries")
+        found = _require_journal(journal).select(query)
+        return jsonify(entries=[redact_values(encode_entry(entry)) for entry in found])
+
+    _register_error_handlers(app)
+    return app
+
+
+def serve_by_port(console: WsgiApp, journal_api: WsgiApp, journal_port: int) -> WsgiApp:
+    """Return a WSGI app that serves the journal API on its own port, and the console on all others.
+
+    The network policies admit different clients to the two ports.
+    """
+
+    def serve(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        app = journal_api if environ["SERVER_PORT"] == str(journal_port) else console
+        return app(environ, start_response)
+
+    return serve
+
+
+def check_token(client: SyncClient, token: str) -> None:
+    """Raise `Unauthorized` unless this is a token of the ServiceAccount `READER` for this API, and short-lived."""
+    if not token:
+        raise Unauthorized(f"the request has no token in the header {TOKEN_HEADER}")
+    spec = {"token": token, "audiences": [AUDIENCE]}
+    body = {"apiVersion": AUTHENTICATION_API_VERSION, "kind": "TokenReview", "spec": spec}
+    status = client.create(f"/apis/{AUTHENTICATION_API_VERSION}/tokenreviews", body)["status"]
+    # An authenticator that does not know audiences returns none, and accepts tokens for any audience.
+    if not status.get("authenticated") or AUDIENCE not in (status.get("audiences") or []):
+        raise Unauthorized("the token is not valid for the journal")
+    if (username := status["user"].get("username")) != READER_USERNAME:
+        raise Unauthorized(f'the token of "{username}" does not permit reading the journal')
+    claims = _decode_claims(token)
+    if claims["exp"] - claims["iat"] > MAX_TOKEN_SECONDS:
+        raise Unauthorized(f"the token is valid for more than {MAX_TOKEN_SECONDS} seconds: request a shorter one")
+
+
+def _decode_claims(token: str) -> Mapping[str, Any]:
+    """Return the claims of a JSON Web Token, whose signature the API server has verified."""
+    payload = token.split(".")[1]
+    claims: Mapping[str, Any] = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    return claims
+
+
+def _parse_query() -> Query:
+    try:
+        return decode_query(request.args.get("query", "{}"))
+    except ValueError as error:
+        raise BadRequest(str(error)) from None
+
+
+def _require_journal(journal: Journal | None) -> Journal:
+    if journal is None:
+        remedy = 'use the component "postgresql", and create the Secret "journal"'
+        raise NotFound(f"the console has no journal that it can read: {remedy}")
+    return journal
+
+
+def _register_error_handlers(app: Flask) -> None:
+    """Return every error as JSON with a `message`, as the API server does."""
+    unavailable = HTTPStatus.SERVICE_UNAVAILABLE
+    app.register_error_handler(UnstorableData, lambda error: _build_error(HTTPStatus.BAD_REQUEST, str(error)))
+    app.register_error_handler(JournalError, lambda error: _build_error(unavailable, str(error)))
+    app.register_error_handler(ApiError, lambda error: _build_error(unavailable, error.message))
+    app.register_error_handler(HTTPException, _handle_http_error)
+
+
+def _handle_http_error(error: HTTPException) -> Response:
+    if isinstance(error, NotFound) and request.url_rule is None:
+        message = f"this version of the console does not serve {request.path}: install the version of the command"
+        return _build_error(HTTPStatus.NOT_FOUND, message)
+    return _build_error(error.code or HTTPStatus.INTERNAL_SERVER_ERROR, str(error.description))
+
+
+def _build_error(status: int, message: str) -> Response:
+    response = jsonify(message=message)
+    response.status_code = status
+    return response

@@ -1,0 +1,295 @@
+"""Tests for `events` with the journal of a cluster, which a console sends through a real API server's proxy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+import requests
+from click.testing import CliRunner, Result
+from cloudevents.core.v1.event import CloudEvent
+
+from console.cli import cli
+from console.terminal.cluster_journal import ClusterJournal
+from console.terminal.event_follower import EventFollower
+from console.web.journal_api import MAX_TOKEN_SECONDS
+from eventing import events
+from eventing.events import ObjectReference, build_event
+from eventing.journal.entries import Query
+from eventing.journal.store import Attempt, Journal
+from eventing.journal.wire import AUDIENCE, NUMBERS_PATH, READER, TOKEN_HEADER
+from kube.client.access_reviews import Permission
+from kube.client.sync_client import SyncClient
+from kube.maintenance.groups import MEDIK8S
+from localcluster.access import NAMESPACE, UNPRIVILEGED
+from localcluster.cluster import LocalCluster
+from tests.console.journal_service import JournalService, run_journal_service
+from tests.console.permissions import create_user, make_username, wait_for_permission
+
+MAINTENANCE = ObjectReference(MEDIK8S.api_version, "node-1", "uid-1")
+START_TIME = datetime.now(timezone.utc) - timedelta(hours=1)
+BEGUN = build_event(events.MAINTENANCE_BEGUN, "begin", MAINTENANCE, "node-1")
+CORDONED = build_event(events.NODE_CORDONED, "cordon", MAINTENANCE, "node-1", cause=BEGUN)
+RULE_ADDED = CloudEvent(
+    {"id": "rule", "source": "/apis", "type": events.RESOURCE_ADDED, "kind": "MutexRule"},
+    {"metadata": {"name": "disks", "uid": "uid-2"}, "spec": {"env": [{"name": "PASSWORD", "value": "secret"}]}},
+)
+ACCOUNTS_PATH = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
+LIST_MAINTENANCES = Permission("list", "nodemaintenances", MEDIK8S.api_version.partition("/")[0])
+RunEvents = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def journal_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Create a journal with three events and a failed attempt."""
+    file = tmp_path_factory.mktemp("recorded") / "journal.db"
+    with closing(Journal(file)) as journal:
+        for seconds, event in enumerate((BEGUN, CORDONED, RULE_ADDED)):
+            journal.write_event(event, START_TIME + timedelta(seconds=seconds))
+        key = (BEGUN.get_source(), BEGUN.get_id())
+        journal.write_attempts([Attempt(*key, "cordon", START_TIME, 0.5, 503, error="the API server is unavailable")])
+    return file
+
+
+@pytest.fixture(scope="module")
+def service(
+    served_cluster: LocalCluster, journal_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[JournalService]:
+    """Yield a console that serves the journal, with the account and the rights that the manifests give to it."""
+    with run_journal_service(served_cluster, tmp_path_factory.mktemp("service"), "--journal", journal_file) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def viewer_kubeconfig(served_cluster: LocalCluster) -> Path:
+    """Return the kubeconfig of a user who is bound only to the ClusterRole `maintenance-viewer`."""
+    kubeconfig = create_user(served_cluster, "journal-viewer", "maintenance-viewer")
+    wait_for_permission(served_cluster.get_client(), make_username("journal-viewer"), LIST_MAINTENANCES)
+    return kubeconfig
+
+
+def run_command(kubeconfig: Path, *args: str) -> Result:
+    return CliRunner().invoke(cli, ["--kubeconfig", str(kubeconfig), *args], prog_name="kubectl maintenance")
+
+
+@pytest.fixture
+def run_events(service: JournalService, viewer_kubeconfig: Path) -> RunEvents:
+    """Return a function that runs `events` for the cluster's journal as a viewer."""
+    return lambda *args: run_command(viewer_kubeconfig, "events", "--journal", "cluster", *args)
+
+
+@pytest.fixture
+def viewer_client(service: JournalService, viewer_kubeconfig: Path) -> Iterator[SyncClient]:
+    with closing(SyncClient(str(viewer_kubeconfig))) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("-o", "tree"),
+        ("-o", "jsonl", "--node", "node-1"),
+        ("-o", "json", "--maintenance", "node-1"),
+        ("-o", "json", "--failed"),
+        ("-o", "json", "--type", "node.cordoned", "--since", "2h", "--until", "1m"),
+        ("--limit", "1"),
+    ],
+    ids=" ".join,
+)
+def test_viewer_reads_same_events_as_from_file(
+    run_events: RunEvents, journal_file: Path, options: tuple[str, ...]
+) -> None:
+    """Check that each filter and output format shows the same as for the journal's file, read by a viewer."""
+    local = CliRunner().invoke(cli, ["events", "--journal", str(journal_file), *options])
+
+    result = run_events(*options)
+
+    assert result.exit_code == 0, result.output
+    assert local.stdout.strip()
+    assert result.output == local.output
+
+
+def test_values_of_environment_variables_are_redacted(run_events: RunEvents) -> None:
+    """Check that the console sends no values of environment variables, as on its pages."""
+    result = run_events("-o", "json", "--type", "dev.knative.apiserver.resource.add")
+
+    (entry,) = json.loads(result.stdout)
+    assert entry["event"]["data"]["metadata"]["name"] == "disks"
+    assert "secret" not in result.stdout
+
+
+def test_deadletters_reads_journal_of_cluster(service: JournalService, viewer_kubeconfig: Path) -> None:
+    result = run_command(viewer_kubeconfig, "deadletters", "--journal", "cluster")
+
+    assert (result.exit_code, result.output) == (0, "No dead letters found.\n")
+
+
+def test_journal_of_cluster_is_default_without_file(
+    service: JournalService, viewer_kubeconfig: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that `events` asks the cluster if neither an option, a variable nor a file names a journal."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("JOURNAL", raising=False)
+
+    result = run_command(viewer_kubeconfig, "events", "-o", "json", "--node", "node-1")
+
+    assert len(json.loads(result.stdout)) == 2, result.output
+
+
+def test_impersonated_user_without_token_reads_journal(service: JournalService, served_cluster: LocalCluster) -> None:
+    """Check that a user who has no token can read the journal, as one with a client certificate."""
+    binding = "impersonated-viewer"
+    served_cluster.kubectl("create", "clusterrolebinding", binding, "--clusterrole=maintenance-viewer", "--user=ida")
+    try:
+        wait_for_permission(served_cluster.get_client(), "ida", LIST_MAINTENANCES)
+        arguments = ("events", "--journal", "cluster", "-o", "json", "--node", "node-1", "--as=ida")
+        result = run_command(served_cluster.kubeconfig, *arguments)
+    finally:
+        served_cluster.kubectl("delete", "clusterrolebinding", binding)
+
+    assert len(json.loads(result.stdout)) == 2, result.output
+
+
+def test_pages_are_read_until_the_last(viewer_client: SyncClient, journal_file: Path) -> None:
+    """Check that a query without a limit returns all entries, although each response numbers only two."""
+    cluster_journal = ClusterJournal(viewer_client, NAMESPACE, page_size=2)
+
+    with closing(Journal(journal_file)) as journal:
+        expected = journal.list_event_numbers(Query())
+    assert cluster_journal.list_event_numbers(Query()) == expected
+    assert [entry.seq for entry in cluster_journal.iter_entries(Query())] == list(expected)
+    ids = (BEGUN.get_id(), *(f"unknown-{number}" for number in range(500)), CORDONED.get_id())
+    assert [entry.event.get_id() for entry in cluster_journal.select(Query(ids=ids))] == [
+        BEGUN.get_id(),
+        CORDONED.get_id(),
+    ]
+
+
+def test_follower_shows_event_that_arrives_later(
+    viewer_client: SyncClient, served_cluster: LocalCluster, journal_file: Path
+) -> None:
+    """Check that `--follow` shows an event that is recorded after the first read, once."""
+    follower = EventFollower(ClusterJournal(viewer_client, NAMESPACE), Query(node="node-2"), shows_ticks=True)
+    first_lines = list(follower.read_lines())
+    reference = ObjectReference(MEDIK8S.api_version, "node-2", "uid-3")
+
+    with closing(Journal(journal_file)) as journal:
+        journal.write_event(build_event(events.NODE_CORDONED, "cordon", reference, "node-2"))
+    second_lines, third_lines = list(follower.read_lines()), list(follower.read_lines())
+
+    assert len(first_lines) == 1
+    assert first_lines[0].startswith("TIME")
+    assert [line.split()[1:3] for line in second_lines] == [["node.cordoned", "node-2"]]
+    assert third_lines == []
+
+
+def test_missing_right_is_named_with_role(service: JournalService, served_cluster: LocalCluster) -> None:
+    unprivileged = run_command(served_cluster.ensure_kubeconfig(UNPRIVILEGED), "events", "--journal", "cluster")
+
+    assert unprivileged.exit_code == 2
+    assert 'User "unprivileged" cannot create resource "serviceaccounts/token"' in unprivileged.output
+    assert unprivileged.output.endswith("ask an administrator for the ClusterRole maintenance-viewer\n")
+
+
+def test_right_to_use_proxy_is_required_besides_token(service: JournalService, served_cluster: LocalCluster) -> None:
+    """Check that the API server denies the request of a user who may only request the token."""
+    client, rbac = served_cluster.get_client(), "/apis/rbac.authorization.k8s.io/v1"
+    rule = {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": [READER], "verbs": ["create"]}
+    role = client.create(f"{rbac}/clusterroles", {"metadata": {"name": "only-tokens"}, "rules": [rule]})
+    kubeconfig = create_user(served_cluster, "token-requester", "only-tokens", "view")
+    wait_for_permission(client, make_username("token-requester"), LIST_MAINTENANCES)
+
+    result = run_command(kubeconfig, "events", "--journal", "cluster")
+    client.delete(f"{rbac}/clusterroles/only-tokens", uid=role["metadata"]["uid"])
+
+    assert result.exit_code == 2
+    assert 'cannot get resource "services/proxy"' in result.output
+
+
+def test_missing_console_is_reported(served_cluster: LocalCluster, viewer_kubeconfig: Path) -> None:
+    result = run_command(viewer_kubeconfig, "events", "--journal", "cluster", "--namespace", "default")
+
+    assert result.exit_code == 2
+    assert f'serviceaccounts "{READER}" not found' in result.output
+    assert 'the component "console" of this version runs in the namespace "default"' in result.output
+
+
+def request_token(cluster: LocalCluster, account: str, audience: str, seconds: int = 600) -> str:
+    """Return a token of the ServiceAccount in the product's namespace, requested by the administrator."""
+    spec = {"audiences": [audience] if audience else [], "expirationSeconds": seconds}
+    token: str = cluster.get_client().create(f"{ACCOUNTS_PATH}/{account}/token", {"spec": spec})["status"]["token"]
+    return token
+
+
+@pytest.mark.parametrize(
+    ("account", "audience", "seconds", "message"),
+    [
+        ("console", AUDIENCE, 600, f'"system:serviceaccount:{NAMESPACE}:console" does not permit'),
+        (READER, "", 600, "the token is not valid for the journal"),
+        (READER, "other", 600, "the token is not valid for the journal"),
+        (READER, AUDIENCE, MAX_TOKEN_SECONDS + 1, f"valid for more than {MAX_TOKEN_SECONDS} seconds"),
+    ],
+)
+def test_other_token_is_rejected(
+    served_cluster: LocalCluster, service: JournalService, account: str, audience: str, seconds: int, message: str
+) -> None:
+    """Check that only a short-lived token of the one ServiceAccount, for the one audience, permits reading."""
+    token = request_token(served_cluster, account, audience, seconds)
+
+    response = requests.get(f"{service.url}{NUMBERS_PATH}", headers={TOKEN_HEADER: token}, timeout=10)
+
+    assert response.status_code == 401
+    assert message in response.json()["message"]
+
+
+def test_request_without_token_is_rejected(service: JournalService) -> None:
+    """Check that a pod that reaches the port directly gets nothing, even with the proxy's headers of a user."""
+    forged = {"X-Remote-User": "admin", "X-Remote-Group": "system:masters", "Authorization": "Bearer any"}
+
+    responses = [
+        requests.get(f"{service.url}{NUMBERS_PATH}", headers=headers, timeout=10)
+        for headers in ({}, forged, {TOKEN_HEADER: "any"}, {TOKEN_HEADER: "a.b.c"})
+    ]
+
+    assert [response.status_code for response in responses] == [401, 401, 401, 401]
+    assert all(list(response.json()) == ["message"] for response in responses)
+
+
+def test_each_port_serves_only_its_own_paths(served_cluster: LocalCluster, service: JournalService) -> None:
+    """Check that the port that all pods can reach serves no page, and that the pages' port serves no journal API."""
+    headers = {TOKEN_HEADER: request_token(served_cluster, READER, AUDIENCE)}
+
+    page = requests.get(f"{service.url}/nodes", headers=headers, timeout=10)
+    journal = requests.get(f"{service.console_url}{NUMBERS_PATH}", headers=headers, timeout=10)
+
+    assert (page.status_code, journal.status_code) == (404, 404)
+    assert page.json() == {
+        "message": "this version of the console does not serve /nodes: install the version of the command"
+    }
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ('{"color":"red"}', "does not know the filter color"),
+        ('{"limit":10001}', "the limit is greater than 10000"),
+        ('{"limit":true}', "limit is not of type int"),
+        ('{"since":"yesterday"}', "not an ISO 8601 time"),
+        ("[]", "query is not a JSON object"),
+    ],
+)
+def test_invalid_query_is_rejected(
+    served_cluster: LocalCluster, service: JournalService, query: str, message: str
+) -> None:
+    """Check that an unknown filter, for example of a newer command, is an error, because it must not be ignored."""
+    headers = {TOKEN_HEADER: request_token(served_cluster, READER, AUDIENCE)}
+
+    response = requests.get(f"{service.url}{NUMBERS_PATH}", {"query": query}, headers=headers, timeout=10)
+
+    assert response.status_code == 400
+    assert message in response.json()["message"]

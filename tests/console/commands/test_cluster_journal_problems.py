@@ -1,0 +1,48 @@
+"""Tests for `events` with a console that has no journal, or an empty one, and for imports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from console.cli import cli
+from eventing.journal.store import Journal
+from localcluster.cluster import LocalCluster
+from tests.console.conftest import RunCommand
+from tests.console.journal_service import run_journal_service
+
+
+@pytest.mark.parametrize(
+    ("has_file", "exit_code", "message"),
+    [(True, 0, "The journal contains no events yet.\n"), (False, 2, "the console has no journal that it can read")],
+    ids=["empty", "none"],
+)
+def test_empty_or_missing_journal_is_reported(
+    served_cluster: LocalCluster,
+    run_command: RunCommand,
+    tmp_path: Path,
+    has_file: bool,
+    exit_code: int,
+    message: str,
+) -> None:
+    file = tmp_path / "empty.db"
+    if has_file:
+        Journal(file).close()
+
+    with run_journal_service(served_cluster, tmp_path, *(["--journal", file] if has_file else [])):
+        result = run_command("events", "--journal", "cluster")
+
+    assert result.exit_code == exit_code, result.output
+    assert message in result.output
+
+
+def test_journal_of_cluster_accepts_no_import(tmp_path: Path) -> None:
+    file = tmp_path / "journal.jsonl"
+    file.touch()
+
+    result = CliRunner().invoke(cli, ["events", "--journal", "cluster", "--import", str(file)])
+
+    assert result.exit_code == 2
+    assert "the cluster's journal accepts no import: name a file or a database with --journal" in result.output
