@@ -35,7 +35,7 @@ LABEL_TIMEOUT_SECONDS = 60.0
 
 
 def remove(overlay: str, force: bool) -> None:
-    """Remove an install. Raises `LocalClusterError` with the reason, and says what was removed.
+    """Remove an install. Raises `LocalClusterError` with the reason, and prints what it removes.
 
     If maintenances or upgrade runs exist, the function removes nothing; with `force`, it first ends them.
     """
