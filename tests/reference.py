@@ -69,7 +69,8 @@ Each function has its own ServiceAccount with these permissions; the component `
 `evict` ([install](install.md#the-right-to-delete-pods)). A permission without a namespace applies to
 the whole cluster. The manifest of each account is in `manifests/base/rbac`, or in the directory
 `rights` of the account's component. The accounts of `validate` and of the console are in
-`manifests/components/admission` and `manifests/components/console`.
+`manifests/components/admission` and `manifests/components/console`. The
+[roles of users](access.md#choose-a-role) are in `manifests/base/users`.
 
 | account | resource | API groups | verbs | namespace |
 |---|---|---|---|---|"""

@@ -33,8 +33,8 @@ MAX_NAMES = 3
 def version(client_only: bool, namespace: str, output: str) -> None:
     """Show the version of this command, and the images of the functions in the cluster.
 
-    The version of the functions is the label app.kubernetes.io/version, or else the tag of the image. A warning tells
-    if its minor version is not that of this command.
+    The version of the functions is the label app.kubernetes.io/version, or else the tag of the image. If its minor
+    version is not that of this command, a warning names both.
 
     \b
     Example:

@@ -14,6 +14,7 @@ from http import HTTPStatus
 from typing import Any
 
 from console.operations.errors import NoResult
+from eventing.http_binding import BadEvent
 from eventing.journal.entries import BATCH_CAPACITY_CHARACTERS, Entry, Query, split_into_batches
 from eventing.journal.wire import (
     AUDIENCE,
@@ -63,7 +64,13 @@ class ClusterJournal:
         """Yield the selected entries one by one, read in batches; entries that are pruned meanwhile are left out."""
         for numbers in split_into_batches(self._iter_sizes(query), BATCH_CAPACITY_CHARACTERS):
             for part in split_by_length(numbers, MAX_LIST_CHARACTERS):
-                yield from map(decode_entry, self._get(ENTRIES_PATH, Query(seqs=part))["entries"])
+                yield from self._get_entries(part)
+
+    def _get_entries(self, numbers: tuple[int, ...]) -> list[Entry]:
+        try:
+            return [decode_entry(data) for data in self._get(ENTRIES_PATH, Query(seqs=numbers))["entries"]]
+        except BadEvent as error:
+            raise NoResult(f"cannot read the cluster's journal: the console sent an invalid event: {error}") from None
 
     def list_event_numbers(self, query: Query) -> tuple[int, ...]:
         """Return the numbers of the selected entries."""

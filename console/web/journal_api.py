@@ -21,7 +21,7 @@ from flask import Flask, Response, jsonify, request
 from werkzeug.exceptions import BadRequest, HTTPException, NotFound, Unauthorized
 
 from console.operations.archive import redact_values
-from eventing.journal.entries import Query
+from eventing.journal.entries import BATCH_CAPACITY_CHARACTERS, Query
 from eventing.journal.store import Journal, JournalError, UnstorableData
 from eventing.journal.wire import (
     AUDIENCE,
@@ -43,6 +43,11 @@ MAX_TOKEN_SECONDS = 900
 """Maximum lifetime of a token: a user who loses the right to request tokens can read the journal no longer than that.
 
 The requester chooses the lifetime, and RBAC cannot limit it.
+"""
+MAX_RESPONSE_CHARACTERS = 2 * BATCH_CAPACITY_CHARACTERS
+"""Maximum size of several entries in one response, so that no request takes much memory.
+
+The command requests at most `BATCH_CAPACITY_CHARACTERS`, but attempts may be recorded in the meantime.
 """
 WsgiApp = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
@@ -73,8 +78,11 @@ def create_journal_api(client: SyncClient, journal: Journal | None) -> Flask:
         query = _parse_query()
         if not query.seqs:
             raise BadRequest("the query has no seqs: send the numbers of the entries")
-        found = _require_journal(journal).select(query)
-        return jsonify(entries=[redact_values(encode_entry(entry)) for entry in found])
+        opened_journal = _require_journal(journal)
+        sizes = [size for _, size in opened_journal.list_sizes(query)]
+        if len(sizes) > 1 and sum(sizes) > MAX_RESPONSE_CHARACTERS:
+            raise BadRequest(f"the entries have more than {MAX_RESPONSE_CHARACTERS} characters: request fewer at once")
+        return jsonify(entries=[redact_values(encode_entry(entry)) for entry in opened_journal.select(query)])
 
     _register_error_handlers(app)
     return app

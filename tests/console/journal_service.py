@@ -1,4 +1,4 @@
-"""The journal API of a console behind the API server's proxy, without a kubelet: the console is a local process.
+"""Runs the journal API of a console, which a client reaches through the API server's proxy, without a kubelet.
 
 The API server's proxy only connects to the addresses of pods. A pod that no kubelet runs has this host's address.
 """

@@ -21,7 +21,7 @@ from eventing import events
 from eventing.events import ObjectReference, build_event
 from eventing.journal.entries import Query
 from eventing.journal.store import Attempt, Journal
-from eventing.journal.wire import AUDIENCE, NUMBERS_PATH, READER, TOKEN_HEADER
+from eventing.journal.wire import AUDIENCE, ENTRIES_PATH, NUMBERS_PATH, READER, TOKEN_HEADER, encode_query
 from kube.client.access_reviews import Permission
 from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import MEDIK8S
@@ -217,6 +217,31 @@ def test_missing_console_is_reported(served_cluster: LocalCluster, viewer_kubeco
     assert result.exit_code == 2
     assert f'serviceaccounts "{READER}" not found' in result.output
     assert 'the component "console" of this version runs in the namespace "default"' in result.output
+
+
+def test_response_is_limited_but_large_events_are_read(
+    run_events: RunEvents, served_cluster: LocalCluster, service: JournalService, journal_file: Path
+) -> None:
+    """Check that the command reads many large events, and that one request for all of them is rejected."""
+    events_of_flood = [
+        CloudEvent({"id": f"flood-{number}", "source": "/test", "type": "flood"}, {"text": "x" * 1_500_000})
+        for number in range(6)
+    ]
+    with closing(Journal(journal_file)) as journal:
+        journal.write_events((event, START_TIME) for event in events_of_flood)
+        numbers = journal.list_event_numbers(Query(types=("flood",)))
+    headers = {TOKEN_HEADER: request_token(served_cluster, READER, AUDIENCE)}
+
+    response = requests.get(
+        f"{service.url}{ENTRIES_PATH}", {"query": encode_query(Query(seqs=numbers))}, headers=headers, timeout=10
+    )
+    result = run_events("--type", "flood", "-o", "json")
+
+    assert (response.status_code, len(numbers)) == (400, 6)
+    assert "request fewer at once" in response.json()["message"]
+    assert [entry["event"]["id"] for entry in json.loads(result.stdout)] == [
+        event.get_id() for event in events_of_flood
+    ]
 
 
 def request_token(cluster: LocalCluster, account: str, audience: str, seconds: int = 600) -> str:

@@ -31,7 +31,7 @@ CLUSTER_COMMANDS = [
 ]
 NODE_COMMANDS = ["start", "stop", "status", "cordon", "drain", "uncordon"]
 JOURNAL_COMMANDS = ["events", "deadletters"]
-"""Commands that only read a journal and need no cluster."""
+"""Commands that only read a journal, by default the journal of the cluster."""
 SERVER_COMMANDS = ["console"]
 """Commands that serve web pages and print no output."""
 COMMAND_GROUPS = ["mutex"]
