@@ -84,3 +84,13 @@ def test_chart_has_version_of_product() -> None:
 
     assert (chart["version"], chart["appVersion"]) == (version, version)
     assert chart["name"] == CHART.name
+
+
+def test_install_page_has_commands_of_helm_page() -> None:
+    """Check that docs/install.md has the three commands of docs/helm.md, which run in tests/real/test_helm.py."""
+    install_page, helm_page = ((ROOT / "docs" / name).read_text() for name in ("install.md", "helm.md"))
+
+    commands = helm_page.partition("\n## Install\n")[2].partition("```console\n")[2].partition("```")[0]
+
+    assert len(commands.splitlines()) == 3
+    assert f"```console\n{commands}```" in install_page
