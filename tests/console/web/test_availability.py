@@ -18,7 +18,7 @@ from localcluster.processes import wait_until_ready
 
 
 def test_checks_without_response_delay_a_page_only_for_a_moment(installed_cluster: LocalCluster) -> None:
-    """X-6: A page waits once for all checks together, however many of them the API server does not answer."""
+    """Check that a page waits once for all checks together, however many of them get no response."""
 
     async def never_end(_api: Api) -> bool:
         await asyncio.Event().wait()
