@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from eventing import events
 from functions.maintenance.event_objects import NAME_PATTERN
 from functions.maintenance.observation import Observation, ReadRequired, RequiredRead, ResyncSnapshot
-from kube.maintenance import escalation, leases
+from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.nodes import get_maintenance_uid, has_maintenance_label, is_cordoned, is_labelled_for
@@ -197,6 +197,14 @@ STATES = (
         events.NODE_DRIFTED,
     ),
     State(
+        "node cordoned and tainted, and the drain has passed its deadline, or the time of the next step of its "
+        "escalation, but the status does not report that",
+        "none",
+        lambda o: o.is_overdue_unreported,
+        events.DRAIN_OVERDUE,
+        "; `status` reports the deadline, or the step, which `drain.escalated` → `evict` then performs",
+    ),
+    State(
         "drained, but `lastError` shows a failed renewal, for example because the failure was reported after a later "
         "success",
         "none",
@@ -220,14 +228,6 @@ STATES = (
         "none",
         lambda o: o.is_spec_unreported,
         events.NODE_TAINTED,
-    ),
-    State(
-        "pods left, and the drain has passed its deadline, or the time of the next step of its escalation, but the "
-        "status does not report that",
-        "none",
-        lambda o: escalation.is_overdue_unreported(o.maintenance, o.now),
-        events.DRAIN_OVERDUE,
-        "; `status` reports the deadline, or the step, which `drain.escalated` → `evict` then performs",
     ),
     State(
         "pods left, of which none may leave now, but the status shows the node as schedulable",

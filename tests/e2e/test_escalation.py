@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
+from eventing import events
+from eventing.journal.store import Journal, Query
+from functions.event_data import require_data
 from kube.maintenance import objects as m
+from localcluster.processes import wait_until_ready
 from tests.e2e.environment import TIMEOUT_SECONDS, E2eEnvironment
 from tests.manifests.rendering import MANIFESTS
 from tests.workload import Workload
 
 pytestmark = pytest.mark.e2e
+STEP_EVENT_TYPES = (events.DRAIN_OVERDUE, events.DRAIN_ESCALATED)
 
 
 @pytest.fixture
@@ -25,7 +31,10 @@ def delete_permission(environment: E2eEnvironment) -> Iterator[None]:
 
 @pytest.mark.usefixtures("delete_permission")
 def test_step_deletes_pod_that_budget_blocks(environment: E2eEnvironment) -> None:
-    """Check that a tick begins the step of a blocked drain, and that the drain then succeeds without any eviction."""
+    """Check that a tick begins the step of a blocked drain, and that the drain then succeeds without any eviction.
+
+    The journal contains the event that names the step, and the event of its beginning.
+    """
     workload, labels = Workload(environment.cluster, environment.client), {"app": "db"}
     (node,) = environment.nodes[:1]
     workload.create_bare_pods(node, "db", labels=labels)
@@ -45,5 +54,12 @@ def test_step_deletes_pod_that_budget_blocks(environment: E2eEnvironment) -> Non
 
     assert ("Delete", "Running") in states
     assert states[-1] == ("", "Succeeded")
+    query = Query(maintenance=maintenance["metadata"]["uid"], types=STEP_EVENT_TYPES)
+    with closing(Journal(environment.product.journal)) as journal:
+        wait_until_ready("the journal", lambda: len(journal.select(query)) >= len(STEP_EVENT_TYPES), [])
+        recorded = [
+            (entry.event.get_type(), require_data(entry.event).get("action")) for entry in journal.select(query)
+        ]
+    assert {(event_type, "Delete") for event_type in STEP_EVENT_TYPES} <= set(recorded)
     workload.delete(m.build_path(maintenance))
     workload.wait_for_object(m.build_path(maintenance), lambda current: current is None, TIMEOUT_SECONDS)

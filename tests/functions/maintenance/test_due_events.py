@@ -581,6 +581,7 @@ def test_malformed_maintenance_does_not_stop_tick(field: str) -> None:
 WITHOUT_OWNER = {**BEGUN, "metadata": {**BEGUN["metadata"], "ownerReferences": []}}
 SUCCESSOR = {**FAILED, "metadata": {**FAILED["metadata"], "finalizers": BEGUN["metadata"]["finalizers"]}}
 OTHER_NODE_OWNER = {**BEGUN, "metadata": {**BEGUN["metadata"], "ownerReferences": [{"kind": "Node", "uid": "old"}]}}
+OVERDUE = set_passed_deadline(make_maintenance({"phase": "Running"}))
 CORDONED_NODE, UNLABELLED_NODE = make_node(cordoned=True), make_node(*DRAIN_TAINTS, cordoned=True)
 TERMINATING_POD = make_pod(deletionTimestamp="2026-01-02T03:04:06Z")
 OBSERVATIONS = {
@@ -614,13 +615,13 @@ OBSERVATIONS = {
     "node cordoned and tainted, but another client removed the label": observe_node(
         BEGUN, UNLABELLED_NODE, build_lease(BEGUN)
     ),
+    "node cordoned and tainted, and the drain": Observation(
+        OVERDUE, build_snapshot(OVERDUE, build_lease(OVERDUE), NODE_IN_MAINTENANCE), NOW
+    ),
     "drained, but `lastError`": observe_pods(SUCCEEDED_WITH_ERROR),
     "drained, and the status shows it": observe_pods(BEGUN),
     "node cordoned and tainted, no pod left": observe_pods(make_maintenance({"phase": "Running"})),
     "pods left, and the spec has changed": observe_pods(build_draining_maintenance(WITHOUT_FORCE), make_pod()),
-    "pods left, and the drain has passed its deadline": observe_pods(
-        build_draining_maintenance({"deadline": "1h"}), make_pod()
-    ),
     "pods left, of which none may leave now, but": observe_pods(UNCORDONED, TERMINATING_POD),
     "pods left, of which none may leave now: ": observe_pods(BEGUN, TERMINATING_POD),
     "pods left that may leave now": observe_pods(BEGUN, make_pod()),

@@ -225,7 +225,7 @@ STATES_OF_OTHER_TESTS = (
     "begun, but another client removed the finalizer or the counts, and the node no longer exists",  # test_resync.py
     "begun, and another client holds the node's Lease",  # test_lost_lease.py
     "pods left, and the spec has changed",  # test_drain.py
-    "pods left, and the drain has passed its deadline",  # test_escalation.py
+    "node cordoned and tainted, and the drain",  # test_escalation.py
     "pods left, of which none may leave now, but",  # test_resync.py
     "pods left that may leave now",  # below
 )
