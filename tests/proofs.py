@@ -138,7 +138,7 @@ REQUIREMENTS = {
     "MUT-2": "A node without a version label is reported, and the run does not begin.",
     "MUT-3": "The canary must exist, be unpaused, select only workers and be in no target; otherwise no run begins.",
     "MUT-4": "One overlay installs the mutex in addition to the product.",
-    "MUT-4a": "docs/contributing.md describes each documented release step with an existing make target.",
+    "MUT-4a": "docs/release.md describes each documented release step with an existing make target.",
     "MUT-10": "A dry run validates a rule's Jobs on every change of the rule; no Job is created.",
     "MUT-11": "The check of a rule writes only the rule's status.",
     "MUT-12": "A rule whose label would be too long is invalid, and its status states the reason.",

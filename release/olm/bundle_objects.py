@@ -17,7 +17,7 @@ NAMESPACE = "node-maintenance"
 SUPPORTED_KINDS = frozenset(
     {
         *("ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "PriorityClass", "Role", "RoleBinding"),
-        *("ClusterRole", "ClusterRoleBinding", "Secret", "Service", "PodMonitor", "PrometheusRule"),
+        *("ClusterRole", "ClusterRoleBinding", "Service"),
     }
 )
 """The kinds of the product's objects that OLM accepts in a bundle as files of their own."""

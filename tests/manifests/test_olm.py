@@ -29,6 +29,8 @@ OPERATOR_API_MODULE = "github.com/operator-framework/api"
 CSV_FILE = f"{BUNDLE_DIR}/manifests/{PACKAGE}.clusterserviceversion.yaml"
 DEPRECATION = '"operatorhub" validator is deprecated'
 """Part of the only line that `operator-verify --operatorhub_validate` prints for a valid bundle."""
+OLM_NAMESPACE = "olm-install"
+"""The namespace in which the tests create objects in place of the product's namespace."""
 IMAGES = Images.from_repository(PLACEHOLDER_IMAGE, read_version())
 
 
@@ -214,31 +216,51 @@ def test_bundle_contains_only_supported_kinds(
     ] == []
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def olm_cluster(knative_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """Yield a cluster that has the CRDs of OLM and Knative; finally delete the objects of deploy/olm.yaml."""
+    """Yield a cluster that has the CRDs of OLM and Knative, and a namespace in place of the product's namespace."""
     crds = build.download_program_module("olm", OPERATOR_API_MODULE) / "crds"
     knative_cluster.kubectl("apply", "--server-side", "-f", crds / "operators.coreos.com_clusterserviceversions.yaml")
     knative_cluster.wait_for_crds()
+    knative_cluster.kubectl("create", "namespace", OLM_NAMESPACE)
     yield knative_cluster
-    knative_cluster.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", ROOT / REMAINING_FILE)
+    knative_cluster.kubectl("delete", "namespace", OLM_NAMESPACE, "--wait=false")
 
 
 @pytest.mark.slow
 @proves("NMO-24")
-def test_api_server_accepts_every_file(
-    olm_cluster: LocalCluster, service_version: Manifest, bundle_objects: list[Manifest]
+def test_api_server_accepts_every_object(
+    olm_cluster: LocalCluster,
+    service_version: Manifest,
+    bundle_objects: list[Manifest],
+    remaining_objects: list[Manifest],
 ) -> None:
-    """NMO-24: the API server knows each field of the ClusterServiceVersion, of the files, and of deploy/olm.yaml."""
-    olm_cluster.kubectl("apply", "--validate=strict", "-f", ROOT / REMAINING_FILE)
-    installed = {**service_version, "metadata": {**service_version["metadata"], "namespace": NAMESPACE}}
-    body = {"apiVersion": "v1", "kind": "List", "items": [installed, *bundle_objects]}
+    """NMO-24: the API server knows each field of the ClusterServiceVersion, and accepts the objects of both parts."""
+    namespaces = filter_by_kind(remaining_objects, "Namespace")
+    (shared_namespace,) = (item for item in namespaces if item["metadata"]["name"] != NAMESPACE)
+    olm_cluster.kubectl("apply", "-f", "-", input=json.dumps(shared_namespace))
+    objects = [manifest for manifest in (*bundle_objects, *remaining_objects) if manifest not in namespaces]
+    body = json.dumps({"apiVersion": "v1", "kind": "List", "items": [service_version, *objects]})
+    # Another test may have deleted the product's namespace, and the namespace may still exist.
+    for namespace in (NAMESPACE, "placeholder"):
+        body = body.replace(f'"namespace": "{namespace}"', f'"namespace": "{OLM_NAMESPACE}"')
 
     output = olm_cluster.kubectl(
-        *("create", "--dry-run=server", "--validate=strict", "-o", "name", "-f", "-"), input=json.dumps(body)
+        *(
+            "apply",
+            "--server-side",
+            "--force-conflicts",
+            "--dry-run=server",
+            "--validate=strict",
+            "-o",
+            "name",
+            "-f",
+            "-",
+        ),
+        input=body,
     ).stdout
 
-    assert len(output.splitlines()) == 1 + len(bundle_objects)
+    assert len(output.splitlines()) == 1 + len(objects)
 
 
 def run_operator_verify(bundle: Path) -> list[str]:
