@@ -201,14 +201,17 @@ container-build-and-push-community:
 	@$(MAKE) --no-print-directory container-build
 	@$(MAKE) --no-print-directory container-push
 
+# The image if the caller names it or its registry, and not the default.
+NAMED_IMAGE = $(if $(filter-out file,$(origin IMAGE) $(origin REGISTRY)),$(IMAGE))
+
 bundle: $(STAMP) ## update the OLM bundle, its catalog entry and deploy/olm.yaml, which are generated from manifests/olm; IMAGE=registry.example/nodemaintenance names the image
-	@$(BIN)/python -m release.olm --image '$(IMAGE)'
+	@$(BIN)/python -m release.olm --image '$(NAMED_IMAGE)'
 
 release: $(STAMP) ## commit VERSION=1.2.3, build its image, charts, wheel, OLM files, SBOM and checksums into build/release, and create the tag; IMAGE=registry.example/nodemaintenance URL=https://download.example WITHOUT=image; pushes nothing
-	@$(BIN)/python -m release '$(VERSION)' --image '$(IMAGE)' --url '$(URL)' --without '$(WITHOUT)'
+	@$(BIN)/python -m release '$(VERSION)' --image '$(NAMED_IMAGE)' --url '$(URL)' --without '$(WITHOUT)'
 
 release-files: $(STAMP) ## build the files of `make release` from the commit with the tag, without a new tag
-	@$(BIN)/python -m release '$(VERSION)' --image '$(IMAGE)' --url '$(URL)' --without '$(WITHOUT)' --files-only
+	@$(BIN)/python -m release '$(VERSION)' --image '$(NAMED_IMAGE)' --url '$(URL)' --without '$(WITHOUT)' --files-only
 
 # OPERATOR and OPERATOR_CRD are passed through the environment, so that they need no quoting.
 bench: $(STAMP) ## compare drains with kubectl drain and with the fastest possible client; ENGINES=local,knative,rabbitmq CASES="10 pods" ROUNDS=5 QUICK=1 FULL=1 ADD=1; OPERATOR=program OPERATOR_CRD=file adds another operator
