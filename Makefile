@@ -161,10 +161,10 @@ status: ## show the running cluster's processes: state, restarts and reason of t
 	@$(UP_COMMAND) status
 
 deploy: $(STAMP) ## install the last pushed image on the cluster of your kubeconfig; OVERLAY=mine is the directory of your own overlay, which extends one of manifests/overlays, VERSION=1.2.3 selects another image
-	@$(BIN)/python -m localcluster.deploy apply '$(OVERLAY)' --image '$(if $(VERSION),$(IMAGE):v$(VERSION),$(shell cat $(PUSHED) 2> /dev/null))'
+	@$(BIN)/python -m localcluster.deploy apply '$(OVERLAY)' --image '$(if $(VERSION),$(IMAGE):v$(VERSION))' --pushed-image '$(shell cat $(PUSHED) 2> /dev/null)'
 
 undeploy: $(STAMP) ## remove an overlay from the cluster of your kubeconfig; OVERLAY as in `make deploy`; FORCE=1 first ends all maintenances and upgrade runs
-	@$(BIN)/python -m localcluster.deploy remove '$(OVERLAY)' $(if $(FORCE),--force)
+	@$(BIN)/python -m localcluster.deploy remove '$(OVERLAY)' $(if $(filter 1,$(FORCE)),--force)
 
 cluster-functest: $(STAMP) ## test the installed product on the cluster of your kubeconfig: drain NODE=name, then restore it
 	@$(BIN)/python -m tests.functest $(NODE)

@@ -17,10 +17,11 @@ def main() -> None:
     for command in (apply_command, remove_command):
         command.add_argument("overlay", help="Name of an overlay in manifests/overlays, or its directory.")
     apply_command.add_argument("--image", default="", help="Image that replaces the overlay's placeholder.")
+    apply_command.add_argument("--pushed-image", default="", help="Image for an overlay that names no image.")
     remove_command.add_argument("--force", action="store_true", help="First end all maintenances and upgrade runs.")
     arguments = parser.parse_args()
     if arguments.command == "apply":
-        deploy(arguments.overlay, arguments.image)
+        deploy(arguments.overlay, arguments.image, arguments.pushed_image)
     else:
         remove(arguments.overlay, arguments.force)
 

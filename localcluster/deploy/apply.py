@@ -29,13 +29,15 @@ POD_SELECTOR = "app.kubernetes.io/part-of=node-maintenance"
 BINDINGS_PATH = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 
 
-def deploy(overlay: str, image: str = "") -> None:
-    """Apply an overlay; `image`, if given, replaces the placeholder image. Raises `LocalClusterError` with the reason.
+def deploy(overlay: str, image: str = "", pushed_image: str = "") -> None:
+    """Apply an overlay; `image`, or else `pushed_image`, replaces the placeholder image, if the overlay contains it.
+
+    Raises `LocalClusterError` with the reason, which can be that `image` is given but the overlay names another image.
 
     After an error, nothing was applied, except the signing key's Secret and the final `kubectl apply`'s objects.
     """
     try:
-        kubectl, rendered = _render_if_applicable(overlay, image)
+        kubectl, rendered = _render_if_applicable(overlay, image, pushed_image)
     except LocalClusterError as error:
         raise LocalClusterError(f"nothing was applied: {error}") from None
     if not kubectl.show("apply", "-f", "-", stdin=rendered):
@@ -44,14 +46,21 @@ def deploy(overlay: str, image: str = "") -> None:
         )
 
 
-def _render_if_applicable(overlay: str, image: str) -> tuple[Kubectl, str]:
+def _render_if_applicable(overlay: str, image: str, pushed_image: str) -> tuple[Kubectl, str]:
     """Check the cluster, create the signing key, and return kubectl and the overlay's objects as YAML."""
     folder, kubectl = find_overlay(overlay), Kubectl.find()
     rendered = kubectl.render(folder)
     manifests = kubectl.parse(rendered)
     _check_kinds_served(kubectl, manifests)
     _check_no_other_install(kubectl, manifests)
-    if object_names := list_objects_with_placeholder_image(manifests):
+    object_names = list_objects_with_placeholder_image(manifests)
+    if image and not object_names:
+        raise LocalClusterError(
+            f"the overlay does not contain the placeholder image {PLACEHOLDER_IMAGE}, which {image} would replace: "
+            "change the image in the overlay, or omit VERSION"
+        )
+    if object_names:
+        image = image or pushed_image
         if not image:
             raise LocalClusterError(
                 f"{', '.join(object_names)} would run the placeholder image {PLACEHOLDER_IMAGE}: push an image with "

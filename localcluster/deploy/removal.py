@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kube.cpu_labels.capabilities import CAPABILITIES_LABEL
 from kube.cpu_labels.node_patch import MANAGED_LABEL
 from kube.install_lease import LEASE_NAME
 from kube.mutex.objects import RUN_LABEL
+from kube.node_conditions.conditions import CONDITIONS_LABEL
 from kube.paths import LEASE_NAMESPACE
 from kube.virtualization.virt_launcher_budgets import VMI_UID_LABEL
 from localcluster.deploy.kubectl import Kubectl, find_overlay
 from localcluster.deploy.preflight import SIGNING_SECRET, list_signing_namespaces
 from localcluster.errors import LocalClusterError
 
+ALPHA_RESOURCE = "nodemaintenances.kubevirt.io"
 EFFECTFUL_RESOURCES = (
     "nodemaintenances.nodemaintenance.medik8s.io",
     "nodemaintenances.nodemaintenance.kubevirt.io",
-    "nodemaintenances.kubevirt.io",
+    ALPHA_RESOURCE,
     "mutexrunconfigs.openshift-optional.skrzypek.io",
 )
 """Resources whose objects have a finalizer, which the functions remove after they have restored nodes or pools."""
+ALPHA_SOURCE = "maintenances-v1alpha1"
+"""Name of the ApiServerSource of manifests/v1alpha1. Without it, that resource belongs to another operator."""
 POD_SOURCE = "podsource"
 """Name of the ContainerSource that each install has."""
 SHARED_SELECTOR = "!nodemaintenance.dev/shared"
@@ -31,11 +35,11 @@ SHARED_SELECTOR = "!nodemaintenance.dev/shared"
 END_TIMEOUT_SECONDS = 600
 """Seconds to wait until the functions have restored all nodes and pools."""
 LABEL_TIMEOUT_SECONDS = 60.0
-"""Seconds to wait until `label-cpu` has removed its labels from the nodes."""
+"""Seconds to wait until the functions have removed their labels from the nodes."""
 
 
 def remove(overlay: str, force: bool) -> None:
-    """Remove an install. Raises `LocalClusterError` with the reason, and prints what it removes.
+    """Remove an install, or a part of it without functions. Raises `LocalClusterError` with the reason.
 
     If maintenances or upgrade runs exist, the function removes nothing; with `force`, it first ends them.
     """
@@ -43,38 +47,54 @@ def remove(overlay: str, force: bool) -> None:
         folder, kubectl = find_overlay(overlay), Kubectl.find()
         rendered = kubectl.render(folder)
         manifests = kubectl.parse(rendered)
-        _check_only_install(kubectl, manifests)
-        live_objects = {
-            resource: names for resource in EFFECTFUL_RESOURCES if (names := _list_names(kubectl, resource))
+        is_install = any(manifest["kind"] == "ContainerSource" for manifest in manifests)
+        _check_no_other_install(kubectl, manifests)
+        names_by_resource = {
+            resource: _list_names(kubectl, resource) for resource in _list_own_resources(kubectl, manifests, is_install)
         }
+        live_objects = {resource: names for resource, names in names_by_resource.items() if names}
         if live_objects and not force:
             raise LocalClusterError(_format_refusal(live_objects))
         for resource in live_objects:
             _end_all(kubectl, resource)
-        for namespace in list_signing_namespaces(manifests):
-            _remove_cpu_labels(kubectl, namespace)
     except LocalClusterError as error:
         raise LocalClusterError(f"the install was not removed: {error}") from None
-    deletions: list[tuple[str, ...]] = [("-f", "-", "-l", SHARED_SELECTOR)]
-    deletions += [("secret", SIGNING_SECRET, "-n", namespace) for namespace in list_signing_namespaces(manifests)]
-    deletions += [
-        ("poddisruptionbudgets", "-A", "-l", VMI_UID_LABEL),
-        ("jobs", "-A", "-l", RUN_LABEL),
-        ("lease", LEASE_NAME, "-n", LEASE_NAMESPACE),
-    ]
-    for deletion in deletions:
+    if is_install:
+        _remove_node_labels(kubectl, list_signing_namespaces(manifests))
+    for deletion in _list_deletions(manifests, is_install):
         if not kubectl.show("delete", "--ignore-not-found", *deletion, stdin=rendered):
             raise LocalClusterError(
                 f"kubectl did not delete all of {overlay}: fix the errors above, then run `make undeploy` again"
             )
 
 
-def _check_only_install(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]) -> None:
+def _list_deletions(manifests: Sequence[Mapping[str, Any]], is_install: bool) -> list[tuple[str, ...]]:
+    """Return the arguments of each `kubectl delete`: the overlay, and what the install wrote outside of the overlay."""
+    deletions: list[tuple[str, ...]] = [("-f", "-", "-l", SHARED_SELECTOR)]
+    if is_install:
+        deletions += [("secret", SIGNING_SECRET, "-n", namespace) for namespace in list_signing_namespaces(manifests)]
+        deletions += [
+            ("poddisruptionbudgets", "-A", "-l", VMI_UID_LABEL),
+            ("jobs", "-A", "-l", RUN_LABEL),
+            ("lease", LEASE_NAME, "-n", LEASE_NAMESPACE),
+        ]
+    return deletions
+
+
+def _list_own_resources(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]], is_install: bool) -> list[str]:
+    """Return the resources whose objects only this install can end: those of its CRDs, and of manifests/v1alpha1."""
+    own = {manifest["metadata"]["name"] for manifest in manifests if manifest["kind"] == "CustomResourceDefinition"}
+    if is_install and _list_objects(kubectl, "apiserversources.sources.knative.dev", f"metadata.name={ALPHA_SOURCE}"):
+        own.add(ALPHA_RESOURCE)
+    return [resource for resource in EFFECTFUL_RESOURCES if resource in own]
+
+
+def _check_no_other_install(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]) -> None:
     """Raise `LocalClusterError` if another install, in another namespace, needs the CRDs and cluster roles."""
-    own_namespaces = list_signing_namespaces(manifests)
+    own_namespaces = {manifest["metadata"].get("namespace", "") for manifest in manifests}
     sources = _list_objects(kubectl, "containersources.sources.knative.dev", f"metadata.name={POD_SOURCE}")
     others = sorted({source["metadata"]["namespace"] for source in sources} - own_namespaces)
-    if own_namespaces and others:
+    if others:
         raise LocalClusterError(
             f'namespace {others[0]} has another install: see "Remove one of two installs" in docs/uninstall.md'
         )
@@ -115,18 +135,17 @@ def _end_all(kubectl: Kubectl, resource: str) -> None:
         )
 
 
-def _remove_cpu_labels(kubectl: Kubectl, namespace: str) -> None:
-    """Delete the CPU capabilities in a namespace, and wait until `label-cpu` has removed its labels from the nodes.
+def _remove_node_labels(kubectl: Kubectl, namespaces: Iterable[str]) -> None:
+    """Delete the CPU capabilities, and wait until the functions have removed all labels and conditions from the nodes.
 
-    Labels that stay, for example because the function does not run, are reported and stop nothing.
+    Labels that stay, for example because a function does not run, are reported and stop nothing.
     """
-    selector = ("-n", namespace, "-l", CAPABILITIES_LABEL)
-    if not kubectl.run("get", "configmaps", *selector, "-o", "name").stdout:
-        return
-    kubectl.show("delete", "configmaps", *selector)
+    for namespace in namespaces:
+        kubectl.show("delete", "configmaps", "--ignore-not-found", "-n", namespace, "-l", CAPABILITIES_LABEL)
     deadline = time.monotonic() + LABEL_TIMEOUT_SECONDS
-    while labelled := kubectl.run("get", "nodes", "-l", MANAGED_LABEL, "-o", "name").stdout.split():
-        if time.monotonic() > deadline:
-            print(f"these nodes keep their CPU labels (see docs/uninstall.md): {', '.join(labelled)}")
-            return
-        time.sleep(1)
+    for label in (MANAGED_LABEL, CONDITIONS_LABEL):
+        while labelled := kubectl.run("get", "nodes", "-l", label, "-o", "name").stdout.split():
+            if time.monotonic() > deadline:
+                print(f"these nodes keep the label {label} (see docs/uninstall.md): {', '.join(labelled)}")
+                break
+            time.sleep(1)

@@ -297,7 +297,7 @@ def test_image_is_pushed_to_default_registry_and_deployed(engine_dir: Path) -> N
 
     assert result.returncode == 0, result.stderr
     assert pop_logged_calls(engine_dir)[-1] == f"push --tls-verify=false {name}"
-    assert f"localcluster.deploy apply 'knative' --image '{name}'" in command
+    assert f"localcluster.deploy apply 'knative' --image '' --pushed-image '{name}'" in command
 
 
 @proves("NMO-26a")

@@ -16,6 +16,7 @@ from localcluster.chart import combinations as kustomize
 from localcluster.chart.conditions import Combination
 from localcluster.chart.templates import CHART_DIR, GENERATED_DIR, KEEP_ANNOTATION, generate_templates
 from localcluster.knative import pod_install
+from release.versions import read_version
 from tests.manifests.helm import (
     IMAGE_NAME,
     IMAGE_TAG,
@@ -181,7 +182,7 @@ def test_values_set_volume_kafka_database_and_pull_secrets() -> None:
     assert all(account["imagePullSecrets"] == secrets for account in filter_by_kind(volume, "ServiceAccount"))
     servers = [config["data"].get("bootstrap.servers") for config in filter_by_kind(volume, "ConfigMap")]
     assert servers == ["kafka.example:9092"]
-    assert '"registry.example/other:v0.1.0"' in json.dumps(volume)
+    assert f'"registry.example/other:v{read_version()}"' in json.dumps(volume)
     (record,) = (item for item in filter_by_kind(database, "Deployment") if item["metadata"]["name"] == "record")
     variables = {item["name"]: item for item in record["spec"]["template"]["spec"]["containers"][0]["env"]}
     assert variables["DATABASE_URL"]["valueFrom"]["secretKeyRef"] == {"name": "url", "key": "url"}
@@ -252,7 +253,7 @@ def test_strict_lint_finds_no_problem(file: Path | None) -> None:
 def test_package_contains_no_ci_values(tmp_path: Path) -> None:
     """Check that the packaged chart can be rendered, and that it has the documented name and no values of `ci`."""
     run_helm("package", CHART_DIR, "--destination", tmp_path)
-    package = tmp_path / "node-maintenance-0.1.0.tgz"
+    package = tmp_path / f"node-maintenance-{read_version()}.tgz"
 
     rendered = run_helm("template", "release", package, "--namespace", NAMESPACE, values=IMAGE_VALUES).stdout
 

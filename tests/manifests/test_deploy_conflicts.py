@@ -177,6 +177,24 @@ def test_placeholder_image_is_rejected(current_cluster: LocalCluster, tmp_path: 
     assert "applied" not in current_cluster.kubectl("get", "configmaps", "-n", NAMESPACE, "-o", "name").stdout
 
 
+@pytest.mark.slow
+@proves("NMO-26a")
+def test_selected_image_must_replace_a_placeholder(current_cluster: LocalCluster, tmp_path: Path) -> None:
+    """Check that an image is rejected if the overlay names another one, and replaces the placeholder otherwise."""
+    services = filter_by_kind(render_broker_and_service("plain"), "Deployment", "Service")
+    deployment = next(item for item in filter_by_kind(render_overlay("plain"), "Deployment"))
+    deployment["metadata"] = {"name": "begin", "namespace": NAMESPACE}
+    overlay = write_overlay(tmp_path, [*services, deployment], images="")
+
+    apply.deploy(overlay, pushed_image="localhost:5000/nodemaintenance:v1.2.3")
+    applied = current_cluster.kubectl("get", "deployment", "begin", "-n", NAMESPACE, "-o", "yaml").stdout
+    write_overlay(tmp_path, services)
+    with pytest.raises(LocalClusterError, match=r"nothing was applied: .* which localhost:5000/a:v1 would replace"):
+        apply.deploy(overlay, image="localhost:5000/a:v1")
+
+    assert "image: localhost:5000/nodemaintenance:v1.2.3" in applied
+
+
 def test_broker_overlays_share_no_network_policy() -> None:
     """Check that overlays for different brokers share no network policy, so that a failed switch keeps all policies."""
     policies = [
