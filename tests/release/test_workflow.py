@@ -75,10 +75,8 @@ def test_workflow_runs_existing_make_targets(workflow: dict[str, Any]) -> None:
 
     assert targets == {"image", "release-files", "container-push"}
     makefile = (ROOT / "Makefile").read_text()
-    assert [target for target in targets if not re.search(rf"^{target}[ :]", makefile, re.MULTILINE)] == [
-        "container-push"
-    ]
-    assert "\ncontainer-build container-push:" in makefile
+    defined = {name for line in re.findall(r"^([a-z0-9 -]+):", makefile, re.MULTILINE) for name in line.split()}
+    assert targets <= defined
 
 
 @proves("NMO-26")
