@@ -104,7 +104,7 @@ class ClusterJournal:
             raise self._build_error(error) from None
 
     def _request(self, path: str, query: Query) -> Mapping[str, Any]:
-        """Send the request with the last token, and once more with a new token if the last one has expired."""
+        """Send the request with the last token, and again with a new token if the last one has expired."""
         if self._token:
             try:
                 return self._request_with_token(path, query)
