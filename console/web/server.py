@@ -44,8 +44,9 @@ class ConsoleWorker(gunicorn_worker.DeadlineWorker):
 
 
 class JournalWorker(gunicorn_worker.DeadlineWorker):
-    """A gunicorn worker for large responses, which a client may read slowly."""
+    """A gunicorn worker whose time limits allow for slow databases, and for clients that read slowly."""
 
+    request_timeout_seconds = 30.0
     response_timeout_seconds = 60.0
 
 
