@@ -41,9 +41,8 @@ def _check_networks(context: click.Context, option: click.Parameter, value: tupl
 )
 @click.option(
     "--journal-api",
-    default="",
-    metavar="ADDRESS:PORT",
-    help="Address and port to serve the journal on for kubectl maintenance events; requires tokens of the cluster.",
+    is_flag=True,
+    help="Serve only the journal, for kubectl maintenance events --journal cluster; requires tokens of the cluster.",
 )
 @click.option(
     "--journal",
@@ -103,7 +102,7 @@ def _check_networks(context: click.Context, option: click.Parameter, value: tupl
 @cluster_options
 def console(
     listen: str,
-    journal_api: str,
+    journal_api: bool,
     journal_url: str | None,
     functions_url: str,
     broker: str,
@@ -126,9 +125,7 @@ def console(
         from console.web.server import Settings, serve  # slow import: about 500 ms
 
     authenticating_proxy = _build_proxy(**proxy)
-    is_local = _is_loopback_address(listen, "--listen")
-    if journal_api:
-        _is_loopback_address(journal_api, "--journal-api")
+    is_local = _is_loopback_address(listen)
     settings = Settings(
         listen,
         journal_api,
@@ -168,14 +165,14 @@ def _build_proxy(
     return AuthenticatingProxy(secret, secret_header, user_header, groups_header, addresses)
 
 
-def _is_loopback_address(listen: str, option: str) -> bool:
-    """Return whether only this machine can reach the address. Raises `BadParameter`, naming the option, if invalid."""
+def _is_loopback_address(listen: str) -> bool:
+    """Return whether only this machine can reach the address. Raises `BadParameter` if it is invalid."""
     try:
         host, _ = parse_host_port(listen)
     except ValueError:
         message = f"{listen!r} is not ADDRESS:PORT, such as 127.0.0.1:8090"
-        raise click.BadParameter(message, param_hint=option) from None
+        raise click.BadParameter(message, param_hint="--listen") from None
     try:
         return is_loopback_host(host)
     except ValueError:
-        raise click.BadParameter(f"{host!r} is not an IP address", param_hint=option) from None
+        raise click.BadParameter(f"{host!r} is not an IP address", param_hint="--listen") from None

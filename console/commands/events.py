@@ -19,6 +19,7 @@ from console.terminal.event_follower import EventFollower
 from console.terminal.journal import (
     CLUSTER,
     DEFAULT_FILE,
+    JournalUnavailable,
     find_run_uid,
     open_journal,
     open_readable_journal,
@@ -39,6 +40,7 @@ from eventing.events import KNOWN_TYPES, expand_type, shorten_type
 from eventing.journal.entries import Entry, Query, strip_data
 from eventing.journal.transfer import InvalidLine, export_lines, import_file
 from eventing.journal.tree import build_trees, find_unknown_causes
+from kube.backoff import ExponentialBackoff
 from kube.text_limits import format_count
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 
 FOLLOW_SECONDS = 1.0
 """Seconds between two reads of the journal with --follow."""
+MAX_RETRY_SECONDS = 30.0
+"""Maximum seconds between two reads of the journal with --follow, while it cannot be read."""
 DEFAULT_LIMIT = 2000
 """Default maximum number of events; the jsonl format has no default limit."""
 IMPORT_PARAMETERS = ("file", "journal")
@@ -140,11 +144,27 @@ def events(
 
 
 def _follow_events(follower: EventFollower) -> NoReturn:
-    """Print events until Ctrl-C."""
+    """Print events until Ctrl-C. After the first read, wait for a journal that cannot be read for some time.
+
+    Raises `JournalUnavailable` if the first read fails, because the journal may be missing.
+    """
+    _print_lines(follower)
+    backoff: ExponentialBackoff | None = None
     while True:
-        for line in follower.read_lines():
-            click.echo(line)
-        time.sleep(FOLLOW_SECONDS)
+        time.sleep(backoff.get_next_delay(MAX_RETRY_SECONDS) if backoff else FOLLOW_SECONDS)
+        try:
+            _print_lines(follower)
+        except JournalUnavailable as error:
+            if backoff is None:
+                click.echo(f"{error.message}; trying again until Ctrl-C.", err=True)
+                backoff = ExponentialBackoff(FOLLOW_SECONDS)
+        else:
+            backoff = None
+
+
+def _print_lines(follower: EventFollower) -> None:
+    for line in follower.read_lines():
+        click.echo(line)
 
 
 def _check_period(since: datetime | None, until: datetime | None) -> None:

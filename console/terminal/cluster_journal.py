@@ -7,13 +7,14 @@ Service of the same name.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from http import HTTPStatus
+from operator import attrgetter
 from typing import Any
 
 from console.operations.errors import NoResult
+from console.terminal.journal import JournalUnavailable
 from eventing.http_binding import BadEvent
 from eventing.journal.entries import BATCH_CAPACITY_CHARACTERS, Entry, Query, split_into_batches
 from eventing.journal.wire import (
@@ -28,14 +29,12 @@ from eventing.journal.wire import (
     split_by_length,
 )
 from kube.client.access_reviews import AUTHENTICATION_API_VERSION
-from kube.client.api_errors import ApiError
+from kube.client.api_errors import ApiError, Denied, Unavailable
 from kube.client.sync_client import SyncClient
 from kube.paths import encode_path_segment
 
 TOKEN_SECONDS = 600
 """Lifetime of a token, the shortest that an API server issues."""
-RENEWAL_SECONDS = 300
-"""Age at which a new token is requested, so that no request has an expired token."""
 MAX_LIST_CHARACTERS = 3000
 """Maximum characters of a list in a URL: the console's server accepts 4094 characters in the whole request line."""
 
@@ -43,7 +42,8 @@ MAX_LIST_CHARACTERS = 3000
 class ClusterJournal:
     """The journal of the cluster that `client` reaches; the product is installed in `namespace`.
 
-    Every method raises `NoResult` with a remedy if the journal cannot be read.
+    Every method raises `NoResult` with a remedy if the journal cannot be read; `JournalUnavailable` if a later attempt
+    may succeed.
 
     Args:
         page_size: Maximum number of entries that one request numbers.
@@ -51,14 +51,17 @@ class ClusterJournal:
 
     def __init__(self, client: SyncClient, namespace: str, page_size: int = MAX_NUMBERS) -> None:
         self._client, self._namespace, self._page_size = client, namespace, page_size
-        self._token, self._requested_at = "", 0.0
+        self._token = ""
         core = f"/api/v1/namespaces/{encode_path_segment(namespace)}"
         self._token_path = f"{core}/serviceaccounts/{READER}/token"
         self._service_path = f"{core}/services/{READER}/proxy"
 
     def select(self, query: Query | None = None) -> list[Entry]:
-        """Return the selected entries with their attempts, in order of arrival; by default all entries."""
-        return list(self.iter_entries(query or Query()))
+        """Return the selected entries with their attempts, in order of arrival; by default all entries.
+
+        As in `Journal.select`, the number of an entry determines the order, however many requests are needed.
+        """
+        return sorted(self.iter_entries(query or Query()), key=attrgetter("seq"))
 
     def iter_entries(self, query: Query) -> Iterator[Entry]:
         """Yield the selected entries one by one, read in batches; entries that are pruned meanwhile are left out."""
@@ -95,38 +98,45 @@ class ClusterJournal:
             query = replace(query, after_seq=max(number for number, _ in page))
 
     def _get(self, path: str, query: Query) -> Mapping[str, Any]:
-        token = self._get_token()
-        api = self._client.api.with_header(TOKEN_HEADER, token)
         try:
-            return self._client.run(
-                api.request("GET", f"{self._service_path}{path}", query={"query": encode_query(query)})
-            )
+            return self._request(path, query)
         except ApiError as error:
             raise self._build_error(error) from None
 
-    def _get_token(self) -> str:
-        """Return a token that proves the right to read the journal; request a new one if the last one is old."""
-        if not self._token or time.monotonic() - self._requested_at > RENEWAL_SECONDS:
-            spec = {"audiences": [AUDIENCE], "expirationSeconds": TOKEN_SECONDS}
-            body = {"apiVersion": AUTHENTICATION_API_VERSION, "kind": "TokenRequest", "spec": spec}
-            self._requested_at = time.monotonic()
+    def _request(self, path: str, query: Query) -> Mapping[str, Any]:
+        """Send the request with the last token, and again with a new token if the last one has expired."""
+        if self._token:
             try:
-                self._token = self._client.create(self._token_path, body)["status"]["token"]
-            except ApiError as error:
-                raise self._build_error(error) from None
-        return self._token
+                return self._request_with_token(path, query)
+            except Denied as error:
+                if error.status != HTTPStatus.UNAUTHORIZED:
+                    raise
+        self._token = self._create_token()
+        return self._request_with_token(path, query)
+
+    def _request_with_token(self, path: str, query: Query) -> Mapping[str, Any]:
+        api = self._client.api.with_header(TOKEN_HEADER, self._token)
+        return self._client.run(api.request("GET", f"{self._service_path}{path}", query={"query": encode_query(query)}))
+
+    def _create_token(self) -> str:
+        """Request a token that proves the right to read the journal."""
+        spec = {"audiences": [AUDIENCE], "expirationSeconds": TOKEN_SECONDS}
+        body = {"apiVersion": AUTHENTICATION_API_VERSION, "kind": "TokenRequest", "spec": spec}
+        token: str = self._client.create(self._token_path, body)["status"]["token"]
+        return token
 
     def _build_error(self, error: ApiError) -> NoResult:
         """Return the error with a remedy; the API server's own errors are `Status` objects, unlike the console's."""
         message = f"cannot read the cluster's journal: {' '.join(error.message.split())}"
+        error_class = JournalUnavailable if isinstance(error, Unavailable) else NoResult
         if error.status and error.body.get("kind") != "Status":
-            return NoResult(message)  # The console's message contains the remedy.
+            return error_class(message)  # The console's message contains the remedy.
         if error.status == HTTPStatus.FORBIDDEN:
             return NoResult(message, "ask an administrator for the ClusterRole maintenance-viewer")
         if error.status in (HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE):
             remedy = (
-                f'check that the component "console" of this version runs in the namespace "{self._namespace}", name '
-                "another namespace with --namespace, or name a journal with --journal"
+                f'check that the component "console" of this version runs in the namespace "{self._namespace}", or '
+                "name a journal with --journal"
             )
-            return NoResult(message, remedy)
-        return NoResult(message, "check that --kubeconfig and --context name the cluster, and that it is up")
+            return error_class(message, remedy)
+        return error_class(message, "check that --kubeconfig and --context name the cluster, and that it is up")

@@ -56,6 +56,10 @@ readable_journal_option = click.option(
 """The `--journal` of the commands that only read, for `open_readable_journal`."""
 
 
+class JournalUnavailable(NoResult):
+    """An error for a journal that cannot be read now, but perhaps later."""
+
+
 @contextmanager
 def open_journal(journal_url: str, *, create: bool = False) -> Iterator[Journal]:
     """Yield the opened journal, which must exist unless `create` is set.

@@ -10,12 +10,12 @@ Touches: tokenreviews create.
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from http import HTTPStatus
-from typing import Any
+from threading import BoundedSemaphore
 
 from flask import Flask, Response, jsonify, request
 from werkzeug.exceptions import BadRequest, HTTPException, NotFound, Unauthorized
@@ -39,17 +39,17 @@ from kube.client.sync_client import SyncClient
 from kube.paths import DEFAULT_NAMESPACE
 
 READER_USERNAME = f"system:serviceaccount:{DEFAULT_NAMESPACE}:{READER}"
-MAX_TOKEN_SECONDS = 900
-"""Maximum lifetime of a token: a user who loses the right to request tokens can read the journal no longer than that.
-
-The requester chooses the lifetime, and RBAC cannot limit it.
-"""
+ACCEPTANCE_SECONDS = 10
+"""Maximum seconds for which an accepted token is accepted again without another review, as by the API server itself."""
+MAX_ACCEPTED_TOKENS = 100
+"""Maximum number of accepted tokens that are kept; for more, the API server reviews the tokens again."""
 MAX_RESPONSE_CHARACTERS = 2 * BATCH_CAPACITY_CHARACTERS
 """Maximum size of several entries in one response, so that no request takes much memory.
 
 The command requests at most `BATCH_CAPACITY_CHARACTERS`, but attempts may be recorded in the meantime.
 """
-WsgiApp = Callable[[dict[str, Any], Any], Iterable[bytes]]
+MAX_CONCURRENT_READS = 4
+"""Maximum number of responses with entries that are built at the same time; each takes several times its size."""
 
 
 def create_journal_api(client: SyncClient, journal: Journal | None) -> Flask:
@@ -60,10 +60,11 @@ def create_journal_api(client: SyncClient, journal: Journal | None) -> Flask:
         journal: The journal, or None to answer every request with 404.
     """
     app = Flask(__name__, static_folder=None)
+    check, reads = build_token_check(client), BoundedSemaphore(MAX_CONCURRENT_READS)
 
     @app.before_request
     def require_token() -> None:
-        check_token(client, request.headers.get(TOKEN_HEADER, ""))
+        check(request.headers.get(TOKEN_HEADER, ""))
 
     @app.get(NUMBERS_PATH)
     def numbers() -> Response:
@@ -79,30 +80,32 @@ def create_journal_api(client: SyncClient, journal: Journal | None) -> Flask:
         if not query.seqs:
             raise BadRequest("the query has no seqs: send the numbers of the entries")
         opened_journal = _require_journal(journal)
-        sizes = [size for _, size in opened_journal.list_sizes(query)]
-        if len(sizes) > 1 and sum(sizes) > MAX_RESPONSE_CHARACTERS:
-            raise BadRequest(f"the entries have more than {MAX_RESPONSE_CHARACTERS} characters: request fewer at once")
-        return jsonify(entries=[redact_values(encode_entry(entry)) for entry in opened_journal.select(query)])
+        with reads:
+            sizes = [size for _, size in opened_journal.list_sizes(query)]
+            if len(sizes) > 1 and sum(sizes) > MAX_RESPONSE_CHARACTERS:
+                message = f"the entries have more than {MAX_RESPONSE_CHARACTERS} characters: request fewer at once"
+                raise BadRequest(message)
+            return jsonify(entries=[redact_values(encode_entry(entry)) for entry in opened_journal.select(query)])
 
     _register_error_handlers(app)
     return app
 
 
-def serve_by_port(console: WsgiApp, journal_api: WsgiApp, journal_port: int) -> WsgiApp:
-    """Return a WSGI app that serves the journal API on its own port, and the console on all others.
+def build_token_check(client: SyncClient, clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
+    """Return a function like `check_token` that remembers accepted tokens for at most `ACCEPTANCE_SECONDS`."""
 
-    The network policies admit different clients to the two ports.
-    """
+    @lru_cache(MAX_ACCEPTED_TOKENS)  # A call that raises an error is not cached.
+    def check_in_period(token: str, _period: int) -> None:
+        check_token(client, token)
 
-    def serve(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        app = journal_api if environ["SERVER_PORT"] == str(journal_port) else console
-        return app(environ, start_response)
-
-    return serve
+    return lambda token: check_in_period(token, int(clock() // ACCEPTANCE_SECONDS))
 
 
 def check_token(client: SyncClient, token: str) -> None:
-    """Raise `Unauthorized` unless this is a token of the ServiceAccount `READER` for this API, and short-lived."""
+    """Raise `Unauthorized` unless this is a token of the ServiceAccount `READER` for this API.
+
+    The ValidatingAdmissionPolicy in the component `console` limits the lifetime of these tokens.
+    """
     if not token:
         raise Unauthorized(f"the request has no token in the header {TOKEN_HEADER}")
     spec = {"token": token, "audiences": [AUDIENCE]}
@@ -113,16 +116,6 @@ def check_token(client: SyncClient, token: str) -> None:
         raise Unauthorized("the token is not valid for the journal")
     if (username := status["user"].get("username")) != READER_USERNAME:
         raise Unauthorized(f'the token of "{username}" does not permit reading the journal')
-    claims = _decode_claims(token)
-    if claims["exp"] - claims["iat"] > MAX_TOKEN_SECONDS:
-        raise Unauthorized(f"the token is valid for more than {MAX_TOKEN_SECONDS} seconds: request a shorter one")
-
-
-def _decode_claims(token: str) -> Mapping[str, Any]:
-    """Return the claims of a JSON Web Token, whose signature the API server has verified."""
-    payload = token.split(".")[1]
-    claims: Mapping[str, Any] = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-    return claims
 
 
 def _parse_query() -> Query:

@@ -1,4 +1,4 @@
-"""Serves the web console with gunicorn: settings, checks before the start, and how callers are identified."""
+"""Serves the web console or the journal API with gunicorn: settings, checks before the start, and the callers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from console.web.callers import (
     identify_by_kubeconfig,
     identify_by_token,
 )
-from console.web.journal_api import create_journal_api, serve_by_port
+from console.web.journal_api import create_journal_api
 from console.web.streams import MAX_STREAM_SECONDS, MAX_STREAMS
 from eventing import gunicorn_worker
 from eventing.endpoints import parse_host_port
@@ -32,6 +32,8 @@ from kube.client.sync_client import SyncClient
 
 THREADS = MAX_STREAMS + 16
 """Each open page occupies a thread for its stream; the other threads serve requests."""
+JOURNAL_THREADS = 8
+"""Threads of the journal API, and so the maximum number of its concurrent requests to the API server."""
 
 
 class ConsoleWorker(gunicorn_worker.DeadlineWorker):
@@ -41,13 +43,20 @@ class ConsoleWorker(gunicorn_worker.DeadlineWorker):
     response_timeout_seconds = MAX_STREAM_SECONDS + 30.0
 
 
+class JournalWorker(gunicorn_worker.DeadlineWorker):
+    """A gunicorn worker whose time limits allow for slow databases, and for clients that read slowly."""
+
+    request_timeout_seconds = 30.0
+    response_timeout_seconds = 60.0
+
+
 @dataclass(frozen=True)
 class Settings:
     """The options of `kubectl maintenance console`.
 
     Attributes:
         listen: ADDRESS:PORT.
-        journal_api: ADDRESS:PORT of the journal API, or "" not to serve it.
+        journal_api: Whether to serve the journal API instead of the console.
         is_local: Whether only this machine can reach the address in `listen`.
         journal_url: The journal's path or URL, or "" for none.
         functions_url: The functions' base URL, or "" to use the addresses in the Triggers.
@@ -59,7 +68,7 @@ class Settings:
     """
 
     listen: str
-    journal_api: str
+    journal_api: bool
     is_local: bool
     journal_url: str
     functions_url: str
@@ -68,11 +77,6 @@ class Settings:
     proxy: AuthenticatingProxy | None
     tls: bool
     cluster_access: tuple[str | None, str | None, str, Sequence[str]]
-
-    @property
-    def addresses(self) -> dict[str, str]:
-        """Return the addresses to listen on, by the option that sets each."""
-        return {"--listen": self.listen, **({"--journal-api": self.journal_api} if self.journal_api else {})}
 
 
 def serve(settings: Settings, on_warning: Callable[[str], None]) -> None:
@@ -83,9 +87,9 @@ def serve(settings: Settings, on_warning: Callable[[str], None]) -> None:
     _connect(settings).close()
     if reason := _explain_unready_journal(settings):
         on_warning(f"{reason}; until then, the pages about events show this error")
-    for option, address in settings.addresses.items():
-        _check_address_free(option, address)
-    print(f"console: http{'s' if settings.tls else ''}://{settings.listen}", flush=True)
+    _check_address_free(settings.listen)
+    name = "journal" if settings.journal_api else "console"
+    print(f"{name}: http{'s' if settings.tls else ''}://{settings.listen}", flush=True)
     GunicornServer(settings).run()
 
 
@@ -98,12 +102,13 @@ class GunicornServer(BaseApplication):
 
     def load_config(self) -> None:
         """Set the gunicorn options; gunicorn calls this method."""
+        is_journal = self._settings.journal_api
         options: dict[str, Any] = {
             **{
-                "bind": [*self._settings.addresses.values()],
+                "bind": self._settings.listen,
                 "workers": 1,
-                "worker_class": ConsoleWorker,
-                "threads": THREADS,
+                "worker_class": JournalWorker if is_journal else ConsoleWorker,
+                "threads": JOURNAL_THREADS if is_journal else THREADS,
             },
             **{"timeout": 60, "graceful_timeout": 1, "control_socket_disable": True, "loglevel": "warning"},
         }
@@ -119,7 +124,9 @@ class GunicornServer(BaseApplication):
         configure_audit_log()
         settings, client = self._settings, _connect(self._settings)
         journal = _open_journal(settings)
-        console = create_app(
+        if settings.journal_api:
+            return create_journal_api(client, journal)
+        return create_app(
             client,
             _select_identification(client, settings),
             journal=journal,
@@ -128,10 +135,6 @@ class GunicornServer(BaseApplication):
             hosts=settings.hosts,
             tls=settings.tls,
         )
-        if not settings.journal_api:
-            return console
-        _, port = parse_host_port(settings.journal_api)
-        return serve_by_port(console, create_journal_api(client, journal), port)
 
 
 def _connect(settings: Settings) -> SyncClient:
@@ -150,7 +153,7 @@ def _select_identification(client: SyncClient, settings: Settings) -> IdentifyCa
     return identify_by_token(client.run(client.api.create_anonymous()))
 
 
-def _check_address_free(option: str, listen: str) -> None:
+def _check_address_free(listen: str) -> None:
     """Raise `OperationError` if the address is in use; gunicorn would first retry for several seconds."""
     host, port = parse_host_port(listen)
     family = AF_INET6 if host.startswith("[") else AF_INET
@@ -158,7 +161,7 @@ def _check_address_free(option: str, listen: str) -> None:
         create_server((host.strip("[]"), port), family=family).close()
     except OSError as error:
         message = os.strerror(error.errno or 0)
-        raise OperationError(f"cannot listen on {listen}: {message}; name another address with {option}") from None
+        raise OperationError(f"cannot listen on {listen}: {message}; name another address with --listen") from None
 
 
 def _explain_unready_journal(settings: Settings) -> str:

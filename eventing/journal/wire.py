@@ -52,7 +52,7 @@ def decode_query(text: str) -> Query:
     """
     try:
         values = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # Deeply nested JSON exceeds Python's recursion limit.
         raise ValueError("query is not JSON") from None
     if not isinstance(values, dict):
         raise ValueError("query is not a JSON object")
@@ -82,6 +82,13 @@ def _check_type(name: str, value: object, expected_type: type) -> Any:
     return value
 
 
+def _check_number(name: str, value: object) -> int:
+    number: int = _check_type(name, value, int)
+    if number < 0:
+        raise ValueError(f"{name} is negative")
+    return number
+
+
 def _decode_list(name: str, value: object, item_type: type) -> tuple[Any, ...]:
     return tuple(_check_type(name, item, item_type) for item in _check_type(name, value, list))
 
@@ -92,6 +99,8 @@ def _build_decoder(default: object) -> Callable[[str, object], Any]:
         return lambda name, value: parse_time(_check_type(name, value, str))
     if isinstance(default, tuple):
         return lambda name, value: _decode_list(name, value, str)
+    if type(default) is int:
+        return _check_number
     return lambda name, value: _check_type(name, value, type(default))
 
 

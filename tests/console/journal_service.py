@@ -9,49 +9,80 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import requests
 import yaml
 
-from eventing.journal.wire import READER
+from eventing.journal.wire import AUDIENCE, NUMBERS_PATH, READER
+from kube.client.api_errors import Rejected
 from kube.paths import Object
 from localcluster.access import NAMESPACE
 from localcluster.cluster import LocalCluster
 from localcluster.knative.fake_kubelet import write_account_kubeconfig
 from localcluster.knative.install import get_host_address
-from localcluster.processes import reserve_port, wait_until_ready
-from localcluster.web_console import WebConsole
+from localcluster.processes import wait_until_ready
+from localcluster.web_console import TIMEOUT_SECONDS, WebConsole
 
 COMPONENT_DIR = Path(__file__).parents[2] / "manifests" / "components" / "console"
 POD_PATH = f"/api/v1/namespaces/{NAMESPACE}/pods"
+ACCOUNTS_PATH = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
+TOKEN_PATH = f"{ACCOUNTS_PATH}/{READER}/token"
 SLICES_PATH = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
 
 
-class JournalService:
-    """The addresses of a running console: its pages, and its journal API without the API server's proxy."""
+class JournalService(WebConsole):
+    """The process that serves the journal API; `url` is its address without the API server's proxy."""
 
-    def __init__(self, console_url: str, port: int) -> None:
-        self.console_url, self.url = console_url, f"http://{get_host_address()}:{port}"
+    def _start_and_wait(self) -> None:
+        """Start the process; return when it rejects a request without a token."""
+        self.server.start()
+        wait_until_ready("the journal API", self._requires_token, [self.server], TIMEOUT_SECONDS)
+
+    def _requires_token(self) -> bool:
+        try:
+            return requests.get(f"{self.url}{NUMBERS_PATH}", timeout=5).status_code == 401
+        except requests.ConnectionError:
+            return False
 
 
 @contextmanager
 def run_journal_service(cluster: LocalCluster, directory: Path, *options: str | Path) -> Iterator[JournalService]:
-    """Apply the console's account and Service, and run a console with this account and with `options`."""
-    port, rbac_file = reserve_port(), COMPONENT_DIR / "rbac.yaml"
-    manifests = _load_manifests(port)
+    """Apply the console's account, and the objects of the journal API; run the API with this account and `options`."""
+    rbac_file = COMPONENT_DIR / "rbac.yaml"
     cluster.kubectl("apply", "-f", rbac_file)
-    cluster.kubectl("apply", "-f", "-", input=manifests)
     kubeconfig = write_account_kubeconfig(cluster, NAMESPACE, "console")
-    arguments = ("--journal-api", f"0.0.0.0:{port}", "--kubeconfig", kubeconfig, *options)
+    arguments = ("--journal-api", "--kubeconfig", kubeconfig, *options)
+    service = JournalService(cluster, directory, *arguments, address="0.0.0.0")  # noqa: S104 - as in a cluster
+    manifests = _load_manifests(urlsplit(service.url).port)
+    cluster.kubectl("apply", "-f", "-", input=manifests)
     try:
-        with WebConsole(cluster, directory, *arguments) as console, _run_pod(cluster):
-            yield JournalService(console.url, port)
+        wait_until_ready("the policy for tokens", lambda: _is_policy_in_effect(cluster), [], 20)
+        with service, _run_pod(cluster):
+            yield service
     finally:
         kubeconfig.unlink()  # Its token is invalid once the account is deleted.
         cluster.kubectl("delete", "-f", "-", input=manifests)
         cluster.kubectl("delete", "-f", rbac_file)
 
 
-def _load_manifests(port: int) -> str:
+def request_token(cluster: LocalCluster, account: str = READER, audience: str = AUDIENCE) -> str:
+    """Return a token of the ServiceAccount in the product's namespace, requested by the administrator."""
+    spec = {"audiences": [audience] if audience else [], "expirationSeconds": 600}
+    token: str = cluster.get_client().create(f"{ACCOUNTS_PATH}/{account}/token", {"spec": spec})["status"]["token"]
+    return token
+
+
+def _is_policy_in_effect(cluster: LocalCluster) -> bool:
+    """Return whether the API server rejects the request for a token with another audience."""
+    try:
+        cluster.get_client().create(TOKEN_PATH, {"spec": {"audiences": ["other"], "expirationSeconds": 600}})
+    except Rejected:
+        return True
+    return False
+
+
+def _load_manifests(port: int | None) -> str:
     """Return the manifests of the journal API, with `port` as the port of the pods."""
     documents = list(yaml.safe_load_all((COMPONENT_DIR / "journal.yaml").read_text()))
     (service,) = (document for document in documents if document["kind"] == "Service")

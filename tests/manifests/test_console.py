@@ -95,7 +95,7 @@ def test_console_pods_are_confined_and_spread(tmp_path: Path) -> None:
     objects = render_added_objects(tmp_path, "console")
     (deployment,) = filter_by_kind(objects, "Deployment")
     (pod,) = get_pod_templates(objects).values()
-    (container,) = pod["spec"]["containers"]
+    container, journal = pod["spec"]["containers"]
     (spread,) = pod["spec"]["topologySpreadConstraints"]
     (budget,) = filter_by_kind(objects, "PodDisruptionBudget")
 
@@ -104,21 +104,22 @@ def test_console_pods_are_confined_and_spread(tmp_path: Path) -> None:
     assert budget["spec"]["maxUnavailable"] == 1
     assert pod["metadata"]["labels"] == CONSOLE_LABELS
     assert pod["spec"]["serviceAccountName"] == "console"
-    assert container["image"] == "nodemaintenance"
-    assert container["command"][:4] == ["python", "-m", "console.cli", "console"]
-    assert container["securityContext"] == SECURITY_CONTEXT
-    assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/tmp"}  # noqa: S108
-    assert set(container["resources"]) == {"requests", "limits"}
-    variables = {variable["name"]: variable for variable in container["env"]}
-    assert variables["DATABASE_URL"]["valueFrom"]["secretKeyRef"]["optional"]
-    assert "CONSOLE_USER_HEADER" not in variables
+    for item in (container, journal):
+        assert item["image"] == "nodemaintenance"
+        assert item["command"][:4] == ["python", "-m", "console.cli", "console"]
+        assert item["securityContext"] == SECURITY_CONTEXT
+        assert {mount["mountPath"] for mount in item["volumeMounts"]} == {"/tmp"}  # noqa: S108
+        assert set(item["resources"]) == {"requests", "limits"}
+        variables = {variable["name"]: variable for variable in item["env"]}
+        assert variables["DATABASE_URL"]["valueFrom"]["secretKeyRef"]["optional"]
+        assert "CONSOLE_USER_HEADER" not in variables
 
 
 def test_proxied_component_sets_headers_and_secret(tmp_path: Path) -> None:
     """Check that the component `proxied` sets the header variables and mounts the proxy's secret."""
     (pod,) = get_pod_templates(render_added_objects(tmp_path, "console", "proxied")).values()
 
-    (container,) = pod["spec"]["containers"]
+    container = pod["spec"]["containers"][0]
     variables = {variable["name"]: variable.get("value") for variable in container["env"]}
     mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
     volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
@@ -163,13 +164,16 @@ def test_network_policies_restrict_traffic_to_and_from_console(tmp_path: Path) -
     assert replay["from"] == [{"podSelector": {"matchLabels": CONSOLE_LABELS}}]
 
 
-def test_journal_has_own_port_and_account_without_rights(tmp_path: Path) -> None:
-    """Check that the journal API has its own port, open to the API server, and that its tokens have no other use."""
+def test_journal_has_own_process_and_account_without_rights(tmp_path: Path) -> None:
+    """Check that the journal API has its own port and process, and that its tokens have no other use.
+
+    Every pod can reach the port. A failed probe of this container would make the console's pod unready.
+    """
     objects = render_added_objects(tmp_path, "console")
     (service,) = (item for item in filter_by_kind(objects, "Service") if item["metadata"]["name"] == READER)
     (policy,) = (item for item in filter_by_kind(objects, "NetworkPolicy") if item["metadata"]["name"] == "to-journal")
     (account,) = (item for item in filter_by_kind(objects, "ServiceAccount") if item["metadata"]["name"] == READER)
-    (container,) = get_pod_templates(objects)["console"]["spec"]["containers"]
+    console, container = get_pod_templates(objects)["console"]["spec"]["containers"]
     subjects = [
         subject["name"]
         for binding in filter_by_kind(objects, "RoleBinding", "ClusterRoleBinding")
@@ -177,7 +181,9 @@ def test_journal_has_own_port_and_account_without_rights(tmp_path: Path) -> None
     ]
 
     (port,) = service["spec"]["ports"]
-    assert f"--journal-api=0.0.0.0:{port['targetPort']}" in container["command"]
+    assert container["command"][4:] == ["--journal-api", f"--listen=0.0.0.0:{port['targetPort']}"]
+    assert "--journal-api" not in console["command"]
+    assert not {"readinessProbe", "livenessProbe", "startupProbe"} & container.keys()
     assert policy["spec"]["ingress"] == [{"ports": [{"protocol": "TCP", "port": port["targetPort"]}]}]
     assert "name" not in port, "the RBAC rules name the Service without a port"
     assert account["automountServiceAccountToken"] is False

@@ -197,7 +197,7 @@ def test_documented_console_overlay_configures_proxy(tmp_path: Path) -> None:
     deployments = filter_by_kind(render_documented_overlay(tmp_path, "proxied", CONSOLE_PAGE), "Deployment")
     (console,) = [deployment for deployment in deployments if deployment["metadata"]["name"] == "console"]
 
-    (container,) = console["spec"]["template"]["spec"]["containers"]
+    container = console["spec"]["template"]["spec"]["containers"][0]
     variables = {variable["name"]: variable.get("value") for variable in container["env"]}
     assert variables["CONSOLE_PROXIES"] == "10.0.0.0/8"
     assert variables["CONSOLE_HOSTS"] == "console.example"

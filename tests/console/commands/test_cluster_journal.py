@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
@@ -16,18 +18,19 @@ from cloudevents.core.v1.event import CloudEvent
 from console.cli import cli
 from console.terminal.cluster_journal import ClusterJournal
 from console.terminal.event_follower import EventFollower
-from console.web.journal_api import MAX_TOKEN_SECONDS
 from eventing import events
 from eventing.events import ObjectReference, build_event
 from eventing.journal.entries import Query
 from eventing.journal.store import Attempt, Journal
-from eventing.journal.wire import AUDIENCE, ENTRIES_PATH, NUMBERS_PATH, READER, TOKEN_HEADER, encode_query
+from eventing.journal.wire import ENTRIES_PATH, NUMBERS_PATH, READER, TOKEN_HEADER, encode_query
 from kube.client.access_reviews import Permission
 from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import MEDIK8S
 from localcluster.access import NAMESPACE, UNPRIVILEGED
 from localcluster.cluster import LocalCluster
-from tests.console.journal_service import JournalService, run_journal_service
+from localcluster.processes import wait_until_ready
+from tests.console.conftest import ROOT
+from tests.console.journal_service import JournalService, request_token, run_journal_service
 from tests.console.permissions import create_user, make_username, wait_for_permission
 
 MAINTENANCE = ObjectReference(MEDIK8S.api_version, "node-1", "uid-1")
@@ -38,7 +41,6 @@ RULE_ADDED = CloudEvent(
     {"id": "rule", "source": "/apis", "type": events.RESOURCE_ADDED, "kind": "MutexRule"},
     {"metadata": {"name": "disks", "uid": "uid-2"}, "spec": {"env": [{"name": "PASSWORD", "value": "secret"}]}},
 )
-ACCOUNTS_PATH = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
 LIST_MAINTENANCES = Permission("list", "nodemaintenances", MEDIK8S.api_version.partition("/")[0])
 RunEvents = Callable[..., Result]
 
@@ -163,7 +165,7 @@ def test_pages_are_read_until_the_last(viewer_client: SyncClient, journal_file: 
         expected = journal.list_event_numbers(Query())
     assert cluster_journal.list_event_numbers(Query()) == expected
     assert [entry.seq for entry in cluster_journal.iter_entries(Query())] == list(expected)
-    ids = (BEGUN.get_id(), *(f"unknown-{number}" for number in range(500)), CORDONED.get_id())
+    ids = (CORDONED.get_id(), *(f"unknown-{number}" for number in range(500)), BEGUN.get_id())
     assert [entry.event.get_id() for entry in cluster_journal.select(Query(ids=ids))] == [
         BEGUN.get_id(),
         CORDONED.get_id(),
@@ -230,7 +232,7 @@ def test_response_is_limited_but_large_events_are_read(
     with closing(Journal(journal_file)) as journal:
         journal.write_events((event, START_TIME) for event in events_of_flood)
         numbers = journal.list_event_numbers(Query(types=("flood",)))
-    headers = {TOKEN_HEADER: request_token(served_cluster, READER, AUDIENCE)}
+    headers = {TOKEN_HEADER: request_token(served_cluster)}
 
     response = requests.get(
         f"{service.url}{ENTRIES_PATH}", {"query": encode_query(Query(seqs=numbers))}, headers=headers, timeout=10
@@ -244,55 +246,46 @@ def test_response_is_limited_but_large_events_are_read(
     ]
 
 
-def request_token(cluster: LocalCluster, account: str, audience: str, seconds: int = 600) -> str:
-    """Return a token of the ServiceAccount in the product's namespace, requested by the administrator."""
-    spec = {"audiences": [audience] if audience else [], "expirationSeconds": seconds}
-    token: str = cluster.get_client().create(f"{ACCOUNTS_PATH}/{account}/token", {"spec": spec})["status"]["token"]
-    return token
+def test_rejected_token_is_renewed_once(viewer_client: SyncClient) -> None:
+    """Check that a token that has expired, for example while the workstation was suspended, is replaced."""
+    cluster_journal = ClusterJournal(viewer_client, NAMESPACE)
+    cluster_journal._token = "expired"  # noqa: S105 - not a secret
+
+    assert len(cluster_journal.list_event_numbers(Query(node="node-1"))) == 2
 
 
-@pytest.mark.parametrize(
-    ("account", "audience", "seconds", "message"),
-    [
-        ("console", AUDIENCE, 600, f'"system:serviceaccount:{NAMESPACE}:console" does not permit'),
-        (READER, "", 600, "the token is not valid for the journal"),
-        (READER, "other", 600, "the token is not valid for the journal"),
-        (READER, AUDIENCE, MAX_TOKEN_SECONDS + 1, f"valid for more than {MAX_TOKEN_SECONDS} seconds"),
-    ],
-)
-def test_other_token_is_rejected(
-    served_cluster: LocalCluster, service: JournalService, account: str, audience: str, seconds: int, message: str
+@pytest.mark.slow
+def test_followed_journal_may_be_unavailable_for_some_time(
+    service: JournalService, viewer_kubeconfig: Path, journal_file: Path, tmp_path: Path
 ) -> None:
-    """Check that only a short-lived token of the one ServiceAccount, for the one audience, permits reading."""
-    token = request_token(served_cluster, account, audience, seconds)
+    """Check that `--follow` reports once that the journal cannot be read, and shows later events all the same."""
+    output, problems = tmp_path / "stdout", tmp_path / "stderr"
+    arguments = ("--kubeconfig", viewer_kubeconfig, "events", "--journal", "cluster", "--follow", "--node", "node-3")
+    with output.open("w") as stdout, problems.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "console.cli", *arguments], cwd=ROOT, stdout=stdout, stderr=stderr
+        )
+    try:
+        wait_until_ready("the first read", lambda: output.read_text().startswith("TIME"), [], 30)
+        service.stop()
+        wait_until_ready("the note", lambda: "trying again until Ctrl-C." in problems.read_text(), [], 30)
+        service.start()
+        with closing(Journal(journal_file)) as journal:
+            journal.write_event(build_event(events.NODE_TAINTED, "taint", MAINTENANCE, "node-3"))
+        wait_until_ready("the later event", lambda: "node.tainted" in output.read_text(), [], 40)
+    finally:
+        process.kill()
+        process.wait()
 
-    response = requests.get(f"{service.url}{NUMBERS_PATH}", headers={TOKEN_HEADER: token}, timeout=10)
-
-    assert response.status_code == 401
-    assert message in response.json()["message"]
+    assert problems.read_text().count("trying again") == 1
 
 
-def test_request_without_token_is_rejected(service: JournalService) -> None:
-    """Check that a pod that reaches the port directly gets nothing, even with the proxy's headers of a user."""
-    forged = {"X-Remote-User": "admin", "X-Remote-Group": "system:masters", "Authorization": "Bearer any"}
-
-    responses = [
-        requests.get(f"{service.url}{NUMBERS_PATH}", headers=headers, timeout=10)
-        for headers in ({}, forged, {TOKEN_HEADER: "any"}, {TOKEN_HEADER: "a.b.c"})
-    ]
-
-    assert [response.status_code for response in responses] == [401, 401, 401, 401]
-    assert all(list(response.json()) == ["message"] for response in responses)
-
-
-def test_each_port_serves_only_its_own_paths(served_cluster: LocalCluster, service: JournalService) -> None:
-    """Check that the port that all pods can reach serves no page, and that the pages' port serves no journal API."""
-    headers = {TOKEN_HEADER: request_token(served_cluster, READER, AUDIENCE)}
+def test_journal_api_serves_no_page(served_cluster: LocalCluster, service: JournalService) -> None:
+    headers = {TOKEN_HEADER: request_token(served_cluster)}
 
     page = requests.get(f"{service.url}/nodes", headers=headers, timeout=10)
-    journal = requests.get(f"{service.console_url}{NUMBERS_PATH}", headers=headers, timeout=10)
 
-    assert (page.status_code, journal.status_code) == (404, 404)
+    assert page.status_code == 404
     assert page.json() == {
         "message": "this version of the console does not serve /nodes: install the version of the command"
     }
@@ -305,14 +298,16 @@ def test_each_port_serves_only_its_own_paths(served_cluster: LocalCluster, servi
         ('{"limit":10001}', "the limit is greater than 10000"),
         ('{"limit":true}', "limit is not of type int"),
         ('{"since":"yesterday"}', "not an ISO 8601 time"),
+        ('{"limit":-1}', "limit is negative"),
         ("[]", "query is not a JSON object"),
+        ("[" * 3500, "query is not JSON"),
     ],
 )
 def test_invalid_query_is_rejected(
     served_cluster: LocalCluster, service: JournalService, query: str, message: str
 ) -> None:
     """Check that an unknown filter, for example of a newer command, is an error, because it must not be ignored."""
-    headers = {TOKEN_HEADER: request_token(served_cluster, READER, AUDIENCE)}
+    headers = {TOKEN_HEADER: request_token(served_cluster)}
 
     response = requests.get(f"{service.url}{NUMBERS_PATH}", {"query": query}, headers=headers, timeout=10)
 

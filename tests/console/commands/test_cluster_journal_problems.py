@@ -1,17 +1,21 @@
-"""Tests for `events` with a console that has no journal, or an empty one, and for imports."""
+"""Tests for `events` with a console that has no journal, an empty one, or one in PostgreSQL, and for imports."""
 
 from __future__ import annotations
 
+import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from cloudevents.core.v1.event import CloudEvent
 
 from console.cli import cli
 from eventing.journal.store import Journal
 from localcluster.cluster import LocalCluster
 from tests.console.conftest import RunCommand
 from tests.console.journal_service import run_journal_service
+from tests.postgresql import PostgreSQL
 
 
 @pytest.mark.parametrize(
@@ -36,6 +40,22 @@ def test_empty_or_missing_journal_is_reported(
 
     assert result.exit_code == exit_code, result.output
     assert message in result.output
+
+
+@pytest.mark.slow
+def test_journal_in_postgresql_is_read(
+    served_cluster: LocalCluster, run_command: RunCommand, postgresql: PostgreSQL, tmp_path: Path
+) -> None:
+    """Check that the API serves a journal in PostgreSQL, which is the only kind that it can have in a cluster."""
+    url = postgresql.create_database()
+    with closing(Journal(url)) as journal:
+        journal.write_event(CloudEvent({"id": "first", "source": "/test", "type": "dev.example.done"}, {"text": "é"}))
+        journal.write_event(CloudEvent({"id": "second", "source": "/test", "type": "dev.example.done"}, {}))
+
+    with run_journal_service(served_cluster, tmp_path, "--journal", url):
+        result = run_command("events", "--journal", "cluster", "-o", "json")
+
+    assert [entry["event"]["id"] for entry in json.loads(result.stdout)] == ["first", "second"], result.output
 
 
 def test_journal_of_cluster_accepts_no_import(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ VIEWER, OPERATOR, ADMIN = "maintenance-viewer", "maintenance-operator", "mainten
 KUBERNETES_ROLES = ("view", "edit", "admin")
 READ_VERBS = {"get", "list", "watch"}
 GROUP = MEDIK8S.api_version.partition("/")[0]
+MUTEX_GROUP = "openshift-optional.skrzypek.io"
 LIST_MAINTENANCES = Permission("list", "nodemaintenances", GROUP)
 ROLES_DIR = ROOT / "manifests" / "base" / "users"
 RunAs = Callable[..., Result]
@@ -60,10 +61,11 @@ def maintained_node(product: Product, node_name: str, run_command: RunCommand) -
 
 
 def load_rules(role: str) -> set[tuple[str, str, str, str]]:
-    """Return the group, resource, verb and resource name, "" for all names, that the ClusterRole permits."""
-    manifest = yaml.safe_load((ROLES_DIR / f"{role}.yaml").read_text())
+    """Return the group, resource, verb and resource name, "" for all names, that the ClusterRoles in a file permit."""
+    manifests = yaml.safe_load_all((ROLES_DIR / f"{role}.yaml").read_text())
     return {
         (group, resource, verb, name)
+        for manifest in manifests
         for rule in manifest["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
@@ -192,8 +194,27 @@ def test_kubernetes_roles_only_gain_reading_of_own_kinds(installed_cluster: Loca
     for verb in ("create", "update", "patch", "delete"):
         assert not has_permission(installed_cluster, role, Permission(verb, "nodemaintenances", GROUP)), verb
     assert not has_permission(installed_cluster, role, Permission("list", "nodes"))
-    create_rules = Permission("create", "mutexrules", "openshift-optional.skrzypek.io")
-    assert not has_permission(installed_cluster, role, create_rules)
+    assert has_permission(installed_cluster, role, Permission("list", "mutexrunconfigs", MUTEX_GROUP))
+    assert not has_permission(installed_cluster, role, Permission("create", "mutexrules", MUTEX_GROUP))
+
+
+@pytest.mark.usefixtures("kubeconfigs")
+@pytest.mark.parametrize(("role", "may_read"), [("view", False), ("edit", True), ("admin", True)])
+def test_view_hides_environment_variables_of_rules(installed_cluster: LocalCluster, role: str, may_read: bool) -> None:
+    """Check that `view` does not show MutexRules, whose environment variables may contain passwords."""
+    list_rules = Permission("list", "mutexrules", MUTEX_GROUP)
+    if may_read:
+        wait_for_permission(installed_cluster.get_client(), make_username(f"user-{role}"), list_rules)
+
+    assert has_permission(installed_cluster, role, list_rules) == may_read
+
+
+@pytest.mark.usefixtures("kubeconfigs")
+@pytest.mark.parametrize("role", [VIEWER, OPERATOR, ADMIN])
+def test_no_role_reads_virtual_machines(installed_cluster: LocalCluster, role: str) -> None:
+    """Check that no role reads virtual machines, whose startup data may contain passwords."""
+    for kind in ("virtualmachines", "virtualmachineinstances"):
+        assert not has_permission(installed_cluster, role, Permission("get", kind, "kubevirt.io"))
 
 
 def test_documented_commands_grant_and_check_access(
