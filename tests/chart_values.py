@@ -27,7 +27,7 @@ def list_chart_values() -> Iterator[ChartValue]:
     lines = VALUES_FILE.read_text().splitlines()
     for path, node, line in _list_leaves(yaml.compose(VALUES_FILE.read_text(), Loader=yaml.SafeLoader)):
         default = yaml.safe_load(yaml.serialize(node))
-        comment = []
+        comment: list[str] = []
         while lines[line - 1].lstrip().startswith("#"):
             line -= 1
             comment.insert(0, lines[line].lstrip()[1:].strip())

@@ -18,8 +18,9 @@ from localcluster.chart import combinations as kustomize
 from localcluster.chart.conditions import Combination, find_condition
 from localcluster.chart.line_merge import END, Lines, build_template, enclose
 from localcluster.deploy.preflight import PLACEHOLDER_IMAGE
+from localcluster.servers import ROOT
 
-CHART_DIR = kustomize.ROOT / "charts" / "node-maintenance"
+CHART_DIR = ROOT / "charts" / "node-maintenance"
 GENERATED_DIR = CHART_DIR / "templates" / "generated"
 HEADER = "{{- /* Generated from manifests/ by `make chart`; do not edit. */ -}}"
 KEEP_ANNOTATION = "helm.sh/resource-policy"
@@ -115,10 +116,12 @@ def generate_templates() -> dict[str, str]:
     parts: dict[str, list[str]] = defaultdict(list)
     for identity, text_by_index in sorted(texts.items()):
         condition = find_condition(combinations, text_by_index.keys(), set(range(len(combinations))), kustomize.AXES)
-        lines = ["---", *build_template(text_by_index, combinations, kustomize.AXES)]
+        template = ("---", *build_template(text_by_index, combinations, kustomize.AXES))
         if identity.kind == "Namespace":
-            lines = enclose(lines, f'include "node-maintenance.mayOwnNamespace" (list . "{identity.name}")')
-        parts[_choose_file(identity, condition)] += enclose(lines, condition)
+            template = tuple(
+                enclose(template, f'include "node-maintenance.mayOwnNamespace" (list . "{identity.name}")')
+            )
+        parts[_choose_file(identity, condition)] += enclose(template, condition)
     return {name: "\n".join([HEADER, *lines]) + "\n" for name, lines in parts.items()}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,9 +40,7 @@ MAX_OWN_MODULES = {"--help": 20, "status": 65}
 
 
 @pytest.fixture(scope="module")
-def plugin(
-    wheel: Path, served_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[PluginEnvironment]:
+def plugin(wheel: Path, served_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> PluginEnvironment:
     """Return an environment with the wheel and without any extra."""
     directory = tmp_path_factory.mktemp("plugin")
     create_environment(directory / "venv", wheel)

@@ -73,7 +73,8 @@ def _list_required(combination: Combination) -> Combination:
 
 def list_random_combinations(count: int) -> list[Combination]:
     """Return supported combinations with random values, the same ones in each run."""
-    generator, found = random.Random(1), []
+    generator = random.Random(1)
+    found: list[Combination] = []
     while len(found) < count:
         combination = {axis.path: generator.choice(axis.options) for axis in kustomize.AXES}
         if combination["components.admission"] == "false" or combination["certificates"] != "none":
@@ -241,7 +242,7 @@ def test_other_namespace_is_rejected() -> None:
 @pytest.mark.parametrize("file", [None, *CI_VALUES_FILES], ids=lambda file: file.name if file else "defaults")
 def test_strict_lint_finds_no_problem(file: Path | None) -> None:
     """Check that `helm lint --strict` accepts the chart with its defaults, and with the values in `ci`."""
-    options = ["--values", file] if file else []
+    options = ("--values", file) if file else ()
 
     output = run_helm("lint", "--strict", CHART_DIR, "--namespace", NAMESPACE, *options).stdout
 

@@ -66,8 +66,9 @@ class Release:
 
     def install(self, *options: str, values: Values = COMPACT_VALUES, check: bool = True) -> str:
         """Install the release, and return Helm's error output."""
-        arguments = ("install", RELEASE, CHART_DIR, "--create-namespace", *options)
-        return self.run(*arguments, values=values, check=check).stderr
+        return self.run(
+            "install", RELEASE, CHART_DIR, "--create-namespace", *options, values=values, check=check
+        ).stderr
 
     def upgrade(self, values: Values, check: bool = True) -> str:
         """Upgrade the release to these values, and return Helm's error output."""

@@ -57,7 +57,7 @@ def count_renderings(app: Flask) -> Iterator[Counter[str]]:
 def read_stream(app: Flask, path: str) -> str:
     """Open a stream as one page does, and return its first two messages, of which the first is a keepalive."""
     with closing(app.test_client().get(path)) as response:
-        return "".join(part.decode() if isinstance(part, bytes) else part for part in islice(response.response, 2))
+        return b"".join(islice(response.iter_encoded(), 2)).decode()
 
 
 @pytest.mark.parametrize(
