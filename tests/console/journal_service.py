@@ -5,7 +5,6 @@ The API server's proxy only connects to the addresses of pods. A pod that no kub
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ import requests
 import yaml
 
 from eventing.journal.wire import AUDIENCE, NUMBERS_PATH, READER
-from kube.client.api_errors import Rejected
+from kube.client.api_errors import ApiError, Denied, Rejected
 from kube.paths import Object
 from localcluster.access import NAMESPACE
 from localcluster.cluster import LocalCluster
@@ -25,10 +24,11 @@ from localcluster.processes import wait_until_ready
 from localcluster.web_console import TIMEOUT_SECONDS, WebConsole
 
 COMPONENT_DIR = Path(__file__).parents[2] / "manifests" / "components" / "console"
-POD_PATH = f"/api/v1/namespaces/{NAMESPACE}/pods"
-ACCOUNTS_PATH = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
+POD_NAME = "console-0"
+CORE_PATH = f"/api/v1/namespaces/{NAMESPACE}"
+ACCOUNTS_PATH = f"{CORE_PATH}/serviceaccounts"
 TOKEN_PATH = f"{ACCOUNTS_PATH}/{READER}/token"
-SLICES_PATH = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
+NUMBERS_PROXY_PATH = f"{CORE_PATH}/services/{READER}/proxy{NUMBERS_PATH}"
 
 
 class JournalService(WebConsole):
@@ -49,16 +49,20 @@ class JournalService(WebConsole):
 @contextmanager
 def run_journal_service(cluster: LocalCluster, directory: Path, *options: str | Path) -> Iterator[JournalService]:
     """Apply the console's account, and the objects of the journal API; run the API with this account and `options`."""
-    rbac_file = COMPONENT_DIR / "rbac.yaml"
+    rbac_file, address = COMPONENT_DIR / "rbac.yaml", get_host_address()
     cluster.kubectl("apply", "-f", rbac_file)
     kubeconfig = write_account_kubeconfig(cluster, NAMESPACE, "console")
     arguments = ("--journal-api", "--kubeconfig", kubeconfig, *options)
     service = JournalService(cluster, directory, *arguments, address="0.0.0.0")  # noqa: S104 - as in a cluster
-    manifests = _load_manifests(urlsplit(service.url).port)
+    port = urlsplit(service.url).port
+    manifests = yaml.safe_dump_all([*_load_manifests(), *_build_pod_and_endpoint(address, port)])
     cluster.kubectl("apply", "-f", "-", input=manifests)
+    status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}
+    cluster.get_client().patch(f"{CORE_PATH}/pods/{POD_NAME}/status", {"status": status})
     try:
         wait_until_ready("the policy for tokens", lambda: _is_policy_in_effect(cluster), [], 20)
-        with service, _run_pod(cluster):
+        with service:
+            wait_until_ready("the proxy to the journal API", lambda: _is_served(cluster), [service.server], 20)
             yield service
     finally:
         kubeconfig.unlink()  # Its token is invalid once the account is deleted.
@@ -73,44 +77,46 @@ def request_token(cluster: LocalCluster, account: str = READER, audience: str = 
     return token
 
 
+def _load_manifests() -> list[Object]:
+    """Return the manifests of the journal API; the Service selects no pods, because a kubelet runs none of them."""
+    documents = list(yaml.safe_load_all((COMPONENT_DIR / "journal.yaml").read_text()))
+    (service,) = (document for document in documents if document["kind"] == "Service")
+    del service["spec"]["selector"]
+    return documents
+
+
+def _build_pod_and_endpoint(address: str, port: int | None) -> tuple[Object, Object]:
+    """Build a pod that no scheduler assigns to a node, and the Service's endpoint at the pod's address."""
+    spec = {"schedulerName": "none", "containers": [{"name": "console", "image": "registry.invalid/console"}]}
+    metadata = {"name": POD_NAME, "namespace": NAMESPACE}
+    reference = {"kind": "Pod", **metadata}
+    labels = {"kubernetes.io/service-name": READER}
+    endpoint_slice = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": READER, "namespace": NAMESPACE, "labels": labels},
+        "addressType": "IPv4",
+        "ports": [{"name": "", "port": port, "protocol": "TCP"}],
+        "endpoints": [{"addresses": [address], "conditions": {"ready": True}, "targetRef": reference}],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}, endpoint_slice
+
+
 def _is_policy_in_effect(cluster: LocalCluster) -> bool:
     """Return whether the API server rejects the request for a token with another audience."""
     try:
-        cluster.get_client().create(TOKEN_PATH, {"spec": {"audiences": ["other"], "expirationSeconds": 600}})
+        request_token(cluster, audience="other")
     except Rejected:
         return True
     return False
 
 
-def _load_manifests(port: int | None) -> str:
-    """Return the manifests of the journal API, with `port` as the port of the pods."""
-    documents = list(yaml.safe_load_all((COMPONENT_DIR / "journal.yaml").read_text()))
-    (service,) = (document for document in documents if document["kind"] == "Service")
-    service["spec"]["ports"][0]["targetPort"] = port
-    return yaml.safe_dump_all(documents)
-
-
-@contextmanager
-def _run_pod(cluster: LocalCluster) -> Iterator[None]:
-    """Create a pod of the console that is Ready at this host's address, and wait for the Service's endpoint."""
-    client, address = cluster.get_client(), get_host_address()
-    labels = {"app.kubernetes.io/part-of": "node-maintenance", "app.kubernetes.io/component": "console"}
-    spec = {"schedulerName": "none", "containers": [{"name": "console", "image": "registry.invalid/console"}]}
-    pod = client.create(POD_PATH, {"metadata": {"generateName": "console-", "labels": labels}, "spec": spec})
-    path = f"{POD_PATH}/{pod['metadata']['name']}"
-    condition = {"type": "Ready", "status": "True"}
-    status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": [condition]}
-    client.patch(f"{path}/status", {"status": status})
+def _is_served(cluster: LocalCluster) -> bool:
+    """Return whether a request reaches the journal API, which rejects it, because it has no token."""
     try:
-        wait_until_ready(f"the endpoint of {READER}", lambda: _has_endpoint(cluster, address), [], 20)
-        yield
-    finally:
-        client.delete(path, uid=pod["metadata"]["uid"])
-        wait_until_ready(f"no endpoint of {READER}", lambda: not _has_endpoint(cluster, address), [], 20)
-
-
-def _has_endpoint(cluster: LocalCluster, address: str) -> bool:
-    slices: list[Object] = cluster.get_client().list(
-        SLICES_PATH, label_selector=f"kubernetes.io/service-name={READER}"
-    )["items"]
-    return address in json.dumps([endpoint_slice["endpoints"] for endpoint_slice in slices])
+        cluster.get_client().get(NUMBERS_PROXY_PATH)
+    except Denied:
+        return True
+    except ApiError:
+        return False
+    return False
