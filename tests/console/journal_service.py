@@ -54,8 +54,8 @@ def run_journal_service(cluster: LocalCluster, directory: Path, *options: str | 
     kubeconfig = write_account_kubeconfig(cluster, NAMESPACE, "console")
     arguments = ("--journal-api", "--kubeconfig", kubeconfig, *options)
     service = JournalService(cluster, directory, *arguments, address="0.0.0.0")  # noqa: S104 - as in a cluster
-    endpoint = _build_pod_and_endpoint(address, urlsplit(service.url).port)
-    manifests = yaml.safe_dump_all([*_load_manifests(), *endpoint])
+    port = urlsplit(service.url).port
+    manifests = yaml.safe_dump_all([*_load_manifests(), *_build_pod_and_endpoint(address, port)])
     cluster.kubectl("apply", "-f", "-", input=manifests)
     status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}
     cluster.get_client().patch(f"{CORE_PATH}/pods/{POD_NAME}/status", {"status": status})
@@ -75,15 +75,6 @@ def request_token(cluster: LocalCluster, account: str = READER, audience: str = 
     spec = {"audiences": [audience] if audience else [], "expirationSeconds": 600}
     token: str = cluster.get_client().create(f"{ACCOUNTS_PATH}/{account}/token", {"spec": spec})["status"]["token"]
     return token
-
-
-def _is_policy_in_effect(cluster: LocalCluster) -> bool:
-    """Return whether the API server rejects the request for a token with another audience."""
-    try:
-        cluster.get_client().create(TOKEN_PATH, {"spec": {"audiences": ["other"], "expirationSeconds": 600}})
-    except Rejected:
-        return True
-    return False
 
 
 def _load_manifests() -> list[Object]:
@@ -111,8 +102,17 @@ def _build_pod_and_endpoint(address: str, port: int | None) -> tuple[Object, Obj
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}, endpoint_slice
 
 
+def _is_policy_in_effect(cluster: LocalCluster) -> bool:
+    """Return whether the API server rejects the request for a token with another audience."""
+    try:
+        request_token(cluster, audience="other")
+    except Rejected:
+        return True
+    return False
+
+
 def _is_served(cluster: LocalCluster) -> bool:
-    """Return whether a request reaches the console, which rejects it, because it has no token."""
+    """Return whether a request reaches the journal API, which rejects it, because it has no token."""
     try:
         cluster.get_client().get(NUMBERS_PROXY_PATH)
     except Denied:

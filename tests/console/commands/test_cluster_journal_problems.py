@@ -35,7 +35,7 @@ def test_empty_or_missing_journal_is_reported(
     if has_file:
         Journal(file).close()
 
-    with run_journal_service(served_cluster, tmp_path, *(("--journal", file) if has_file else ())):
+    with run_journal_service(served_cluster, tmp_path, *(["--journal", str(file)] if has_file else [])):
         result = run_command("events", "--journal", "cluster")
 
     assert result.exit_code == exit_code, result.output
