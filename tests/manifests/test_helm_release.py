@@ -84,9 +84,13 @@ class Release:
         return set(found.split())
 
     def list_versions(self, objects: list[Manifest]) -> dict[str, str]:
-        """Return the resourceVersion of each object."""
+        """Return the generation of each object, or the resourceVersion of an object without generation.
+
+        Controllers change the status of the others, and with it the resourceVersion.
+        """
         items = json.loads(self.kubectl_on(objects, "get", "-o", "json").stdout)["items"]
-        return {item["metadata"]["uid"]: item["metadata"]["resourceVersion"] for item in items}
+        metadata = [item["metadata"] for item in items]
+        return {fields["uid"]: str(fields.get("generation", fields["resourceVersion"])) for fields in metadata}
 
     def kubectl_on(self, objects: list[Manifest], *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run kubectl with these objects as its input."""
