@@ -47,9 +47,9 @@ def test_actionlint_accepts_workflow() -> None:
 @pytest.mark.parametrize(
     ("text", "replacement", "message"),
     [
-        ("runs-on: ubuntu-24.04", "run-on: ubuntu-24.04", 'unexpected key "run-on"'),
+        ("runs-on: ubuntu-24.04", "run-on: ubuntu-24.04", '"runs-on" section is missing in job "image"'),
         ("github.ref_type == 'tag'", "github.reftype == 'tag'", 'property "reftype" is not defined'),
-        ("timeout-minutes: 30", "timeout-minutes: long", "timeout-minutes"),
+        ("timeout-minutes: 30", "timeout-minutes: long", "or float number literal"),
     ],
 )
 def test_actionlint_rejects_invalid_workflow(tmp_path: Path, text: str, replacement: str, message: str) -> None:
