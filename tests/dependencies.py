@@ -25,7 +25,7 @@ _REAL_NODE_TOOLSETS = (
 )
 TOOLSETS: dict[str, tuple[Toolset, ...]] = {
     "test": (build.KUBERNETES,),
-    "test-all": (build.KUBERNETES, build.KUBEVIRT, build.KREW),
+    "test-all": (build.KUBERNETES, build.KUBEVIRT),
     "e2e": (build.KUBERNETES, build.KNATIVE, build.RABBITMQ, build.SERVING),
     "e2e-real": _REAL_NODE_TOOLSETS,
     "e2e-installs": (
