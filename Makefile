@@ -39,7 +39,7 @@ STAMP := $(VENV)/.stamp
 # The default is one worker more than the two cores of most CI machines. Two workers leave the cores idle for a third of
 # the time, and with many workers, functions miss their deadlines. tests/scheduling.py assigns the tests to the workers.
 SHARED = -n $(WORKERS) --no-loadscope-reorder
-TEST_ALL := not e2e and not real and not installs
+TEST_ALL := not e2e and not real and not installs and not distribution
 # The tests of all rules and steps, without slow tests and the tests of docs/requirements.md, which collect all tests.
 CHECKED := tests/kube tests/functions tests/console/operations tests/console/terminal tests/eventing/replay \
 	$(filter-out %_requirements.py,$(wildcard tests/eventing/test_*.py tests/test_*.py)) --ignore=tests/kube/client \
@@ -59,7 +59,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-mutex demo-real demo-vm test test-all test-slow check checked e2e e2e-real e2e-installs fuzz mutants \
+.PHONY: help demo demo-mutex demo-real demo-vm test test-all test-slow test-distribution check checked e2e e2e-real e2e-installs fuzz mutants \
   screenshots requirements reference chart bundle up env status down deploy undeploy cluster-functest image plugin \
   container-build container-push container-build-and-push-community release release-files bench chaos performance lint build \
   lock clean needs
@@ -101,6 +101,11 @@ checked: $(STAMP)
 test-slow: $(STAMP) ## run only the tests that `make test-all` adds to those of `make test`
 	@$(BIN)/python -m tests.dependencies test-all
 	@$(BIN)/python -m pytest $(SHARED) -m '(slow or alone) and $(TEST_ALL)' $(ARGS)
+
+# .ci/run leaves out this target, because building Helm and OLM's validators takes several minutes.
+test-distribution: $(STAMP) ## check the Helm chart, the OLM bundle and the release workflow with Helm, OLM's validators and actionlint
+	@$(BIN)/python -m tests.dependencies test-distribution
+	@$(BIN)/python -m pytest $(SHARED) -m distribution $(ARGS)
 
 # Each worker has its own network namespace, because Knative's data plane has fixed ports.
 e2e: $(STAMP) ## run the tests on real brokers, and large scenarios; ARGS="-k faults" passes options to pytest

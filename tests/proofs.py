@@ -19,7 +19,14 @@ PAGE = ROOT / "docs" / "requirements.md"
 MARK = "proves"
 COLLECTION_KEY = pytest.StashKey["Collection"]()
 """Stash key of the collected tests; it is set only if the run collects all tests."""
-TARGET_BY_MARK = {"e2e": "e2e", "real": "e2e-real", "installs": "e2e-installs", "slow": "test-all", "alone": "test-all"}
+TARGET_BY_MARK = {
+    "e2e": "e2e",
+    "real": "e2e-real",
+    "installs": "e2e-installs",
+    "distribution": "test-distribution",
+    "slow": "test-all",
+    "alone": "test-all",
+}
 """The make target that runs the tests with each mark; `make test` runs the tests without any of these marks."""
 CHAPTERS = {
     "X": "The whole product",
@@ -217,8 +224,8 @@ This page lists the requirements, and the tests that prove them. A test proves a
 """
 LEFT_OUT_HEAD = """## Tests that `make test` leaves out
 
-`make test-all` runs the tests marked `slow` or `alone`; `make e2e`, `make e2e-real` and `make e2e-installs` run
-the tests with their own marks.
+`make test-all` runs the tests marked `slow` or `alone`; `make e2e`, `make e2e-real`, `make e2e-installs` and
+`make test-distribution` run the tests with their own marks.
 
 | file | target | tests |
 |---|---|---|"""

@@ -78,7 +78,6 @@ SERVING = Toolset("Knative Serving", ("serving",), ("activator", "autoscaler", "
 TRAEFIK = Toolset("Traefik", ("traefik",), ("traefik",))
 REGISTRY = Toolset("the image registry", ("registry",), ("registry",))
 KN = Toolset("kn", ("kn",), ("kn",))
-KREW = Toolset("krew", ("krew",), ("krew", "validate-krew-manifest"))
 HELM = Toolset("Helm", ("helm",), ("helm",))
 _RABBITMQ, _ADAPTERS = "knative.dev/eventing-rabbitmq/cmd", "knative.dev/eventing/cmd"
 RABBITMQ = Toolset(

@@ -31,7 +31,7 @@ from tests.manifests.helm import (
 from tests.manifests.rendering import MANIFESTS, Manifest, filter_by_kind, get_identity, render
 from tests.proofs import proves
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.distribution
 CI_VALUES_FILES = sorted((CHART_DIR / "ci").glob("*-values.yaml"))
 OTHER_OVERLAYS = ("func", "hyperconverged", "operator")
 """Overlays with other names or with a Service that another tool deploys, which the chart does not offer."""

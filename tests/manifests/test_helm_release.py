@@ -31,7 +31,7 @@ from tests.manifests.running_install import RunningInstall
 from tests.proofs import proves
 from tests.workload import build_pod
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.distribution
 COMPACT_VALUES: Values = {**IMAGE_VALUES, "functions": "compact"}
 LEASE_NAMESPACE = "medik8s-leases"
 OWNER_ANNOTATION = "meta.helm.sh/release-name"

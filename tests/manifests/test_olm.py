@@ -276,14 +276,14 @@ def run_opm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.distribution
 @proves("NMO-24")
 def test_operator_verify_accepts_bundle() -> None:
     """NMO-24: the validators of operator-verify report neither an error nor a warning."""
     assert run_operator_verify(ROOT / BUNDLE_DIR) == []
 
 
-@pytest.mark.slow
+@pytest.mark.distribution
 @pytest.mark.parametrize(
     ("text", "replacement", "message"),
     [
@@ -301,7 +301,7 @@ def test_operator_verify_rejects_broken_bundle(tmp_path: Path, text: str, replac
     assert message in "\n".join(run_operator_verify(bundle))
 
 
-@pytest.mark.slow
+@pytest.mark.distribution
 @proves("NMO-24")
 def test_opm_accepts_catalog(tmp_path: Path) -> None:
     """NMO-24: `opm validate` accepts the catalog, and rejects a channel without the bundle."""
@@ -313,7 +313,7 @@ def test_opm_accepts_catalog(tmp_path: Path) -> None:
     assert run_opm("validate", broken).returncode != 0
 
 
-@pytest.mark.slow
+@pytest.mark.distribution
 def test_catalog_contains_bundle_as_rendered_by_opm() -> None:
     """Check that the catalog describes the bundle as `opm render` does, which catalogs are made with."""
     result = run_opm(

@@ -202,7 +202,7 @@ def test_equal_files_result_in_equal_archives(tmp_path: Path) -> None:
     assert len(digests) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.distribution
 @proves("NMO-26", "KNM-7", "MUT-4a")
 def test_release_of_this_project(project_repository: Path, tmp_path: Path) -> None:
     """NMO-26: a release of this project contains the image's SBOM, and OLM's files, which name the image.

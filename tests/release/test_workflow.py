@@ -34,7 +34,7 @@ def list_scripts(workflow: dict[str, Any]) -> list[str]:
     return [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
 
 
-@pytest.mark.slow
+@pytest.mark.distribution
 @proves("NMO-26")
 def test_actionlint_accepts_workflow() -> None:
     """NMO-26: actionlint reports no error in the workflow that publishes a release."""
@@ -43,7 +43,7 @@ def test_actionlint_accepts_workflow() -> None:
     assert (result.returncode, result.stdout) == (0, "")
 
 
-@pytest.mark.slow
+@pytest.mark.distribution
 @pytest.mark.parametrize(
     ("text", "replacement", "message"),
     [

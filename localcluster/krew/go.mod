@@ -1,3 +1,0 @@
-module localcluster/krew
-
-go 1.26.0
