@@ -33,8 +33,8 @@ WATCHED_COLLECTIONS = (
     (MAINTENANCES, KUBEVIRT.path),
 )
 POLL_SECONDS, SYNC_TIMEOUT_SECONDS = 0.5, 30.0
-SETTLE_SECONDS = 20.0
-"""Seconds after which all observations of an instant have arrived, even after a restart of the API server."""
+SETTLE_SECONDS = 60.0
+"""Seconds after which all observations of an instant have arrived, even if a watch reconnects late on a busy machine."""
 
 
 class ClusterObserver:
