@@ -178,7 +178,7 @@ class LocalCluster(Startable):
     def apply(self, items: Sequence[Object], *options: str) -> None:
         """Apply objects server-side, as JSON: serializing them as YAML would take 80 times as long."""
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
-        self.kubectl("apply", "--server-side", "--force-conflicts", *options, "-f", "-", input=text)
+        self.kubectl("apply", "--server-side", *options, "-f", "-", input=text)
 
     def wait_for_crds(self, *crds: str) -> None:
         """Wait until these CustomResourceDefinitions, or all without arguments, are Established.

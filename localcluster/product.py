@@ -40,8 +40,7 @@ def install_manifests(
         with_v1alpha1: Whether to also apply the CRD of the oldest API version.
         components: The installed components.
     """
-    # The API server itself creates an APIService for each CRD; ours replaces it.
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-k", INSTALL_DIR)
+    cluster.kubectl("apply", "--server-side", "-k", INSTALL_DIR)
     if with_v1alpha1:
         cluster.kubectl("apply", "--server-side", "-f", V1ALPHA1_CRD)
     for component in selection.CRD_PROJECTS:

@@ -174,10 +174,7 @@ def is_in_chart(combination: Combination, kind: str, name: str) -> bool:
     """Return whether the chart contains this object of the overlay.
 
     The administrator creates the release's namespace, in which Helm stores the release before it creates any object.
-    The API server creates an APIService for each CRD, and creates it again after an uninstall, so Helm cannot own it.
     """
-    if kind == "APIService":
-        return False
     if kind == "CustomResourceDefinition":
         return combination["crds.enabled"] == "true"
     return (kind, name) != ("Namespace", NAMESPACE)

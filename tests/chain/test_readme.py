@@ -180,19 +180,18 @@ def test_node_maintenance_in_tutorial_is_valid(environment: ChainEnvironment) ->
 
 def test_install_overlay_renders_all_kinds(project_copy: Path, environment: ChainEnvironment) -> None:
     """NMO-24: the overlay in docs/install.md renders CRDs, RBAC, Triggers and sources, with the given image."""
-    deploy, functest, _ = list_commands("Install on a cluster", README_TEXT)
+    push, deploy, functest, _ = list_commands("Install on a cluster", README_TEXT)
     script, *_ = re.findall(r"(mkdir -p mine .*?\nEND\n)", (ROOT / "docs" / "install.md").read_text(), re.DOTALL)
     assert run_in_shell(project_copy, script).returncode == 0
 
-    rendered = environment.cluster.kubectl(
-        "kustomize", project_copy / deploy.removeprefix("make deploy OVERLAY=")
-    ).stdout
+    rendered = environment.cluster.kubectl("kustomize", project_copy / "mine").stdout
 
     kinds = {document["kind"] for document in yaml.safe_load_all(rendered)}
     assert {"CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Broker", "Trigger", "PingSource"} <= kinds
-    assert "image: registry.example/nodemaintenance:v1\n" in rendered
+    assert "image: registry.example/nodemaintenance:v0.1.0\n" in rendered
     assert "image: nodemaintenance\n" not in rendered
-    assert functest.startswith("make cluster-functest NODE=")
+    assert push == "make container-build-and-push-community REGISTRY=registry.example VERSION=0.1.0"
+    assert (deploy, functest) == ("make deploy", "make cluster-functest")
 
 
 @pytest.mark.parametrize("row", re.findall(r"^\| (`[a-z]+/` .*) \|$", ARCHITECTURE, re.MULTILINE))

@@ -47,9 +47,11 @@ def archive(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_archive_is_reproducible_and_omits_unused_modules(archive: Path, wheel: Path, tmp_path: Path) -> None:
     """Check the archive's programs, and that it omits the generated clients, which are most of `kubernetes`."""
-    (tmp_path / "library.py").write_text("VALUE = 1\n")
+    libraries = tmp_path / "libraries"
+    libraries.mkdir()
+    (libraries / "library.py").write_text("VALUE = 1\n")
     for name in ("first", "second"):
-        write_archive(wheel, tmp_path, tmp_path / f"{name}.tar.gz")
+        write_archive(wheel, libraries, tmp_path / f"{name}.tar.gz")
     with tarfile.open(archive) as tar:
         members = {member.name: member for member in tar.getmembers()}
 

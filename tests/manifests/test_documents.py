@@ -1,7 +1,8 @@
 """Tests that the commands in the operators' documents work unchanged on a cluster that runs the product.
 
-The documents of medik8s and of KubeVirt's operator use the same sample path and names without an API group. Both mean
-medik8s' API group, except with the overlay `hyperconverged`, which is for OpenShift Virtualization's document.
+Only one path differs from the documents. Two documents use the path
+`config/samples/nodemaintenance_v1beta1_nodemaintenance.yaml`, each for a different API group. The sample of KubeVirt's
+operator is therefore in a separate file in the same directory.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import yaml
 from kube.maintenance.groups import KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
-from localcluster.processes import wait_until_ready
 from localcluster.product import Product
 from tests.chain.environment import ChainEnvironment
 from tests.proofs import proves
@@ -77,11 +77,11 @@ def test_commands_in_medik8s_document_work(documented_environment: ChainEnvironm
 def test_commands_in_kubevirt_document_work(
     documented_environment: ChainEnvironment, run_kubectl_line: Kubectl
 ) -> None:
-    """Check that the commands in KubeVirt's document work with the sample at the documented path."""
-    file = "config/samples/nodemaintenance_v1beta1_nodemaintenance.yaml"
+    """Check that the commands in KubeVirt's document work with the sample's documented name, and uncordon the node."""
+    file = "config/samples/nodemaintenance_v1beta1_kubevirt.yaml"
 
     assert run_kubectl_line(f"apply -f {file}").endswith("/nodemaintenance-sample created\n")
-    documented_environment.wait_for_state(f"{MEDIK8S.path}/nodemaintenance-sample")
+    documented_environment.wait_for_state(f"{KUBEVIRT.path}/nodemaintenance-sample")
     status = read_status(run_kubectl_line, "get nodemaintenance nodemaintenance-sample -o yaml")
     assert documented_environment.get_node_spec("node02")["unschedulable"] is True
     run_kubectl_line("delete nodemaintenance nodemaintenance-sample")
@@ -90,36 +90,6 @@ def test_commands_in_kubevirt_document_work(
     assert not documented_environment.get_node_spec("node02").get("unschedulable")
 
 
-@proves("KNM-1")
-def test_sample_of_kubevirt_group_works(documented_environment: ChainEnvironment, run_kubectl_line: Kubectl) -> None:
-    """Check that the sample of KubeVirt's API group drains a node, and that its deletion restores the node."""
-    file = "config/samples/nodemaintenance_v1beta1_kubevirt.yaml"
-
-    run_kubectl_line(f"apply -f {file}")
-    documented_environment.wait_for_state(f"{KUBEVIRT.path}/nodemaintenance-sample")
-    run_kubectl_line(f"delete -f {file}")
-
-    assert not documented_environment.get_node_spec("node02").get("unschedulable")
-
-
-@pytest.fixture
-def prefer_kubevirt_group(documented_environment: ChainEnvironment) -> Iterator[None]:
-    """Let names without an API group mean KubeVirt's group, as the overlay `hyperconverged` does."""
-    cluster, file = documented_environment.cluster, ROOT / "manifests/overlays/hyperconverged/api_priority.yaml"
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", file)
-
-    def is_first() -> bool:
-        listed = json.loads(cluster.kubectl("get", "--raw", "/apis").stdout)["groups"]
-        names = [group["name"] for group in listed]
-        return names.index("nodemaintenance.kubevirt.io") < names.index("nodemaintenance.medik8s.io")
-
-    wait_until_ready("the API group's priority", is_first, [])
-    yield
-    cluster.kubectl("delete", "-f", file)
-    cluster.wait_for_crds()
-
-
-@pytest.mark.usefixtures("prefer_kubevirt_group")
 @proves("OSV-11", "OSV-13", "C7")
 def test_commands_in_openshift_virtualization_document_work(
     documented_environment: ChainEnvironment, run_kubectl_line: Kubectl

@@ -216,7 +216,7 @@ def test_user_without_permission_gets_one_line_only_without_status(
     client = served_cluster.get_client()
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": UNPRIVILEGED}
     monkeypatch.setattr(install_problems, "STALLED_SECONDS", 3600.0)
-    grant_permissions(client, "maintenance-viewer", ["list nodemaintenances"], subject, UNPRIVILEGED)
+    grant_permissions(client, "maintenance-lister", ["list nodemaintenances"], subject, UNPRIVILEGED)
 
     new_result = run_command("status", user=UNPRIVILEGED)
     monkeypatch.setattr(install_problems, "STALLED_SECONDS", 0.0)
