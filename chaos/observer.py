@@ -34,7 +34,7 @@ WATCHED_COLLECTIONS = (
 )
 POLL_SECONDS, SYNC_TIMEOUT_SECONDS = 0.5, 30.0
 SETTLE_SECONDS = 60.0
-"""Seconds after which all observations of an instant have arrived, even if a watch reconnects late on a busy machine."""
+"""Seconds after which all observations of an instant have arrived, even if a watch reconnects late."""
 
 
 class ClusterObserver:
