@@ -74,7 +74,8 @@ IMPORT_PARAMETERS = ("file", "journal")
 @click.option(
     "--failed",
     is_flag=True,
-    help="Only events that report a failure, that a function failed to process, or that could not be delivered.",
+    help="Only events that report a failure, that a function failed to process even in its last attempt, or that "
+    "could not be delivered.",
 )
 @click.option(
     "--limit",

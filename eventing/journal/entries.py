@@ -168,7 +168,8 @@ class Query:
         has_object: Only events about a NodeMaintenance or an upgrade mutex object.
         types: Only events of these types.
         since, until: Arrival at or after `since` and before `until`; with time zone.
-        failed: Only dead letters, `maintenance.step_failed`, `run.halted`, and events with a failed attempt.
+        failed: Only dead letters, `maintenance.step_failed`, `run.halted`, and events with a failed attempt that no
+            later attempt of the same function made good.
         ids: Only events with these ids.
         seqs: Only entries with these values of `seq`.
         dead_letters_only: Only dead letters.

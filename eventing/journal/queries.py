@@ -95,13 +95,20 @@ def _build_redriven_condition() -> ColumnElement[bool]:
 def _select_failed_events() -> Select[int]:
     """Build the query that returns the numbers of failed events.
 
-    The query starts from the failures, because there are few of them, regardless of the other conditions.
+    A failed attempt does not count if the broker delivered the event again, and the same function then succeeded. The
+    query starts from the failures, because there are few of them, regardless of the other conditions.
     """
     attempted = EVENTS.join(ATTEMPTS, (EVENTS.c.id == ATTEMPTS.c.event) & (EVENTS.c.source == ATTEMPTS.c.source))
+    later = ATTEMPTS.alias("later")
+    has_later_success = exists().where(
+        *(later.c[key] == ATTEMPTS.c[key] for key in ("event", "source", "function", "replay")),
+        later.c.at > ATTEMPTS.c.at,
+        later.c.status < 400,
+    )
     selections = (
         select(EVENTS.c.seq).where(EVENTS.c.type.in_(FAILURE_TYPES)),
         select(EVENTS.c.seq).where(IS_DEAD_LETTER),
-        select(EVENTS.c.seq).select_from(attempted).where(IS_FAILED_ATTEMPT),
+        select(EVENTS.c.seq).select_from(attempted).where(IS_FAILED_ATTEMPT, ~has_later_success),
     )
     return select(union_all(*selections).subquery().c.seq)
 
