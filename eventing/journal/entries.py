@@ -19,6 +19,7 @@ from eventing.dead_letters import DeadLetter, parse_dead_letter
 from eventing.events import ATTEMPTS_MADE, FAILURE_TYPES, RESYNC_SOURCE, SOURCE_PREFIX, TICK
 from eventing.extensions import EXTENSION_OF_KIND
 from eventing.http_binding import BadEvent
+from eventing.journal.origins import select_origin_fields
 from kube.text_limits import truncate
 
 MAX_ATTEMPT_SECONDS, MAX_STATUS = 1e6, 999
@@ -272,12 +273,15 @@ def split_into_batches(
 def strip_data(entry: Entry) -> Entry:
     """Return the entry without most of its event's data and of its attempts' replies, for a list of many entries.
 
-    The data keeps only what identifies the object and the node that the event is about, and why a step failed. The
-    replies keep their ids and types, and why a step failed.
+    The data keeps only what identifies the object and the node that the event is about, who started and ended a
+    maintenance, and why a step failed. The replies keep their ids and types, and why a step failed.
     """
     uid, name = get_object_identity(entry.event)
     metadata = {"name": entry.node} if entry.event.get_extension("kind") == "Node" else {"uid": uid, "name": name}
     data: dict[str, Any] = {"metadata": metadata, "spec": {"nodeName": entry.node}}
+    if entry.event.get_extension("kind") == "NodeMaintenance":
+        metadata_fields, spec_fields = select_origin_fields(_as_mapping(entry.event.get_data()))
+        data = {"metadata": {**metadata, **metadata_fields}, "spec": {**data["spec"], **spec_fields}}
     if entry.event.get_type() in FAILURE_TYPES:
         data |= _select_failure_fields(entry.event.get_data())
     attempts = tuple(replace(attempt, replies=tuple(map(_strip_reply, attempt.replies))) for attempt in entry.attempts)

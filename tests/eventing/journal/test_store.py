@@ -586,7 +586,7 @@ def test_entry_without_data_has_same_kind_node_object_and_cause(journal: Journal
     stripped = [strip_data(entry) for entry in entries]
 
     assert [get_compared_fields(entry) for entry in stripped] == [get_compared_fields(entry) for entry in entries]
-    assert all(len(str(entry.event.get_data())) < 200 for entry in stripped)
+    assert all(len(str(entry.event.get_data())) < 500 for entry in stripped)
     assert stripped[-1].attempts == (build_attempt(build_numbered_event(1), 200, replies=({"id": "r", "type": "x"},)),)
 
 
