@@ -39,6 +39,8 @@ MAX_REASON_CHARACTERS = 1000
 """Maximum length of a failure's reason in lists of events, in characters; the event itself has the whole error."""
 REDRIVE_PREFIX = "redrive "
 """Prefix of `Attempt.replay` for a redrive, which is not a broker's delivery."""
+DISCARD_PREFIX = f"{REDRIVE_PREFIX}discard "
+"""Prefix of `Attempt.replay` for a dead letter that a user discarded, so that nothing was delivered."""
 StructuredEvent = Mapping[str, Any]
 """An event in the CloudEvents JSON format (structured mode)."""
 T = TypeVar("T")
@@ -174,7 +176,8 @@ class Query:
         ids: Only events with these ids.
         seqs: Only entries with these values of `seq`.
         dead_letters_only: Only dead letters.
-        awaiting_redrive: Exclude dead letters that their destination function accepted in a redrive.
+        awaiting_redrive: Exclude dead letters that their destination function accepted in a redrive, and dead letters
+            that a user discarded.
         after_seq: Only entries with a greater `seq`.
         limit: Maximum number of entries, 0 for all.
         keep_newest: Select the last `limit` entries instead of the first; the result is always in order of arrival.

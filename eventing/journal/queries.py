@@ -80,13 +80,15 @@ def _build_time_conditions(query: Query) -> Iterator[ColumnElement[bool]]:
 
 
 def _build_redriven_condition() -> ColumnElement[bool]:
-    """Build the condition that a dead letter was redriven successfully.
+    """Build the condition that a dead letter was redriven successfully, or discarded.
 
-    The last path segment of the dead letter's destination must be the function that accepted the dead letter.
+    The last path segment of the dead letter's destination must be the function that accepted the dead letter. When a
+    dead letter is discarded whose destination names no function, the attempt has the destination itself.
     """
     address, name = func.rtrim(EVENTS.c.destination, "/"), ATTEMPTS.c.function
     is_accepted = ATTEMPTS.c.replay.startswith(REDRIVE_PREFIX) & (ATTEMPTS.c.status < 400)
-    is_destination = func.substr(address, func.length(address) - func.length(name)) == "/" + name
+    is_function = func.substr(address, func.length(address) - func.length(name)) == "/" + name
+    is_destination = is_function | (name == EVENTS.c.destination)
     return exists().where(
         ATTEMPTS.c.event == EVENTS.c.id, ATTEMPTS.c.source == EVENTS.c.source, is_accepted, is_destination
     )
