@@ -1,6 +1,6 @@
 """Reads from recorded NodeMaintenances who started and who ended a maintenance, and why. No I/O.
 
-Only the API server's events contain the object. `docs/admission.md` says how reliable the two annotations are.
+Only the API server's events contain the object. `docs/admission.md` describes how reliable the annotations are.
 """
 
 from __future__ import annotations
