@@ -52,7 +52,7 @@ SHORT_HELPS = {
     "events": "Show recorded events, such as the tree of a maintenance",
     "replay": "Replay recorded events, and compare the responses",
     "deadletters": "List the events that a function did not accept",
-    "redrive": "Deliver dead letters again",
+    "redrive": "Deliver dead letters again, or discard them",
     "version": "Show the versions of this command and the functions",
 }
 """Command name → its line in the list of commands, at most `MAX_SHORT_HELP` characters, so that nothing is cut."""

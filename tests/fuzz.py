@@ -31,7 +31,15 @@ from tests.invalid_events import TEXTS, InvalidEventGenerator
 DRAIN_COUNT = 3
 PAGES = (
     *("/", "/nodes", "/nodes/{}", "/live/nodes/{}", "/start", "/stop", "/events", "/events/{}", "/events/{}/replay"),
-    *("/timeline/{}", "/dead-letters", "/dead-letters/redrive", "/dead-letters/redrive/{}", "/health/readiness", "/{}"),
+    *(
+        "/timeline/{}",
+        "/dead-letters",
+        "/dead-letters/redrive",
+        "/dead-letters/discard",
+        "/dead-letters/redrive/{}",
+        "/health/readiness",
+        "/{}",
+    ),
     *("/events/tail", "/events/{}?tab=json", "/certificates", "/cpu-labels"),
 )
 FORM_FIELDS = (

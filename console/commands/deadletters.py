@@ -1,4 +1,4 @@
-"""`kubectl maintenance deadletters` and `redrive`: list dead letters, and deliver them again.
+"""`kubectl maintenance deadletters` and `redrive`: list dead letters, and deliver or discard them.
 
 Each dead letter is delivered only to the function that did not accept it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,7 @@ from console.operations.dead_letter_redrive import (
     RedriveResult,
     build_dead_letter_fields,
     build_redrive_items,
+    discard_all,
     find_broker_url,
     list_dead_letters_to_redrive,
     redrive_all,
@@ -33,15 +34,19 @@ from console.terminal.options import (
 )
 from console.terminal.output import confirm, print_note, show_json, show_table
 from eventing.events import shorten_type
-from eventing.journal.entries import Query
+from eventing.journal.entries import Entry, Query
 from eventing.replay.redrive import awaits_redrive, find_failed_function
 from kube.text_limits import format_count
+
+if TYPE_CHECKING:
+    from eventing.journal.store import Journal
+    from kube.client.sync_client import SyncClient
 
 COLUMNS = ("EVENT", "TYPE", "NODE", "AGE", "FUNCTION", "CODE", "REASON")
 
 
 @click.command
-@click.option("--all", "include_redriven", is_flag=True, help="Also list dead letters that were redriven.")
+@click.option("--all", "include_redriven", is_flag=True, help="Also list dead letters that were redriven or discarded.")
 @readable_journal_option
 @namespace_option
 @output_option
@@ -74,13 +79,25 @@ def _build_row(fields: dict[str, Any], now: datetime) -> tuple[str, ...]:
         format_age(fields["arrived"], now),
         fields["function"] or fields["destination"],
         str(fields["code"]),
-        " ".join(fields["reason"].split()) + ("" if fields["open"] else " (redriven)"),
+        " ".join(fields["reason"].split()) + _format_completion(fields, now),
     )
+
+
+def _format_completion(fields: dict[str, Any], now: datetime) -> str:
+    """Return how the dead letter was completed, "" if it is open."""
+    if discarded := fields["discarded"]:
+        return f" (discarded by {discarded['by']} {format_age(discarded['at'], now)} ago)"
+    return "" if fields["open"] else " (redriven)"
 
 
 @click.command
 @click.argument("ids", type=NonEmptyText(), nargs=-1, metavar="[ID]...")
-@click.option("--all", "all_open", is_flag=True, help="Redrive all dead letters that have not been redriven.")
+@click.option("--all", "all_open", is_flag=True, help="All open dead letters: neither redriven nor discarded.")
+@click.option(
+    "--discard",
+    is_flag=True,
+    help="Deliver nothing: mark the dead letters as discarded by you. The journal keeps the events.",
+)
 @functions_option
 @broker_option
 @namespace_option
@@ -91,6 +108,7 @@ def _build_row(fields: dict[str, Any], now: datetime) -> tuple[str, ...]:
 def redrive(
     ids: tuple[str, ...],
     all_open: bool,
+    discard: bool,
     functions_url: str,
     broker: str,
     namespace: str,
@@ -103,10 +121,13 @@ def redrive(
     The function's address comes from --functions or from its Trigger, never from the dead letter. The exit status is 1
     if a delivery fails again. If the Broker requires authentication, $SINK_TOKEN names the file with the token.
 
+    With --discard, a dead letter that can never be delivered is no longer open, and the journal names you.
+
     \b
     Example:
       kubectl maintenance redrive ID
       kubectl maintenance redrive --all --yes
+      kubectl maintenance redrive ID --discard
     """
     if bool(ids) == all_open:
         raise click.UsageError("name the ids of dead letters, or use --all")
@@ -117,6 +138,9 @@ def redrive(
         if missing := sorted(set(ids) - {entry.event.get_id() for entry in dead_letters}):
             message = f"open dead letter {', '.join(missing)} not found"
             raise NoResult(f"{message}: see kubectl maintenance deadletters --all")
+        if discard:
+            _discard(dead_letters, opened_journal, client, output, is_confirmed=yes)
+            return
         broker_url = broker or find_broker_url(client, namespace)
         items = build_redrive_items(dead_letters, functions_url, namespace, client)
         if not yes and items:
@@ -129,6 +153,22 @@ def redrive(
     show_json({"redriven": [_build_fields(result) for result in results]}, output)
     if any(result.failed for result in results):
         raise click.exceptions.Exit(1)
+
+
+def _discard(
+    dead_letters: Sequence[Entry], journal: Journal, client: SyncClient, output: str, *, is_confirmed: bool
+) -> None:
+    """Discard the dead letters in the name of the client's user, after a confirmation, and print them."""
+    from kube.client.access_reviews import whoami  # slow import, not needed for the list of dead letters
+
+    user = client.run(whoami(client.api))
+    if dead_letters and not is_confirmed:
+        for entry in dead_letters:
+            print_note(_format_event(entry), output)
+        confirm(f"Discard {format_count(len(dead_letters), 'dead letter')}?", "use --yes")
+    discarded = discard_all(dead_letters, user, journal)
+    print_note(f"{format_count(len(discarded), 'dead letter')} discarded by {user}", output)
+    show_json({"discarded": list(map(build_dead_letter_fields, discarded))}, output)
 
 
 def _confirm_redrive(items: Sequence[RedriveItem], output: str) -> None:
@@ -150,9 +190,12 @@ def _build_fields(result: RedriveResult) -> dict[str, Any]:
 
 
 def _format_target(item: RedriveItem) -> str:
+    return _format_event(item.dead_letter)
+
+
+def _format_event(dead_letter: Entry) -> str:
     """Format the dead letter and its function as one line."""
-    event = item.dead_letter.event
-    function = find_failed_function(item.dead_letter) or "unknown function"
+    event, function = dead_letter.event, find_failed_function(dead_letter) or "unknown function"
     return f"{event.get_id()}  {shorten_type(event.get_type())}  ─▶ {function}"
 
 

@@ -35,9 +35,10 @@ from console.terminal.options import (
     text_option,
 )
 from console.terminal.output import show_json_list
-from console.terminal.timeline import entry_to_json, format_table, format_trees, is_idle_tick
+from console.terminal.timeline import entry_to_json, format_origins, format_table, format_trees, is_idle_tick
 from eventing.events import KNOWN_TYPES, expand_type, shorten_type
-from eventing.journal.entries import Entry, Query, strip_data
+from eventing.journal.entries import Entry, Query, get_object_identity, strip_data
+from eventing.journal.origins import Origin, read_origin
 from eventing.journal.transfer import InvalidLine, export_lines, import_file
 from eventing.journal.tree import build_trees, find_unknown_causes
 from kube.backoff import ExponentialBackoff
@@ -74,7 +75,8 @@ IMPORT_PARAMETERS = ("file", "journal")
 @click.option(
     "--failed",
     is_flag=True,
-    help="Only events that report a failure, that a function failed to process, or that could not be delivered.",
+    help="Only events that report a failure, that a function failed to process even in its last attempt, or that "
+    "could not be delivered.",
 )
 @click.option(
     "--limit",
@@ -108,6 +110,8 @@ def events(
     **filters: Any,
 ) -> None:
     """Show recorded events: the tree of a maintenance shows which step was slow, failed, or is missing.
+
+    With --maintenance, and in the tree, the first lines name who started and ended the maintenance, and the reason.
 
     The table omits ticks that changed nothing, of which there are several per minute; the tree shows how many there
     were. With --follow, an event whose attempts are recorded later has a second row.
@@ -200,7 +204,8 @@ def _show_events(journal: JournalReader, query: Query, output: str, *, shows_tic
     arrivals: list[datetime] = []
     entries, hidden = _collect_arrivals(journal.iter_entries(query), arrivals), list[str]()
     is_complete = shows_ticks or output != "table"
-    _print_entries(journal, entries if is_complete else _omit_idle_ticks(entries, hidden), output)
+    shown_entries = entries if is_complete else _omit_idle_ticks(entries, hidden)
+    _print_entries(journal, shown_entries, output, shows_origins=bool(query.maintenance))
     if hidden:
         verb = "is" if len(hidden) == 1 else "are"
         click.echo(f"{format_count(len(hidden), 'tick')} that changed nothing {verb} not shown: see --ticks.", err=True)
@@ -226,8 +231,13 @@ def _omit_idle_ticks(entries: Iterable[Entry], hidden_ids: list[str]) -> Iterato
             yield entry
 
 
-def _print_entries(journal: JournalReader, entries: Iterable[Entry], output: str) -> None:
-    """Print the entries, and keep only the printed fields, because the data of all events may not fit in memory."""
+def _print_entries(
+    journal: JournalReader, entries: Iterable[Entry], output: str, *, shows_origins: bool = False
+) -> None:
+    """Print the entries, and keep only the printed fields, because the data of all events may not fit in memory.
+
+    With `shows_origins`, lines above the table name who started and ended each maintenance; the tree always does.
+    """
     now = datetime.now(timezone.utc)
     if output == "json":
         show_json_list(entry_to_json(entry, now) for entry in entries)
@@ -236,7 +246,18 @@ def _print_entries(journal: JournalReader, entries: Iterable[Entry], output: str
         causes = map(strip_data, journal.iter_entries(Query(ids=ids))) if ids else ()
         click.echo("\n".join(format_trees(build_trees(stripped, causes, now))))
     else:
-        click.echo("\n".join(format_table(entries, now)))
+        origins: dict[tuple[str, str], Origin] = {}
+        table = list(format_table(_collect_origins(entries, origins), now))
+        click.echo("\n".join([*(format_origins(origins) if shows_origins else ()), *table]))
+
+
+def _collect_origins(entries: Iterable[Entry], origins: dict[tuple[str, str], Origin]) -> Iterator[Entry]:
+    """Yield the entries unchanged, and add who started and ended each maintenance, by uid and name, to `origins`."""
+    for entry in entries:
+        if entry.kind == "NodeMaintenance":
+            identity = get_object_identity(entry.event)
+            origins[identity] = read_origin(origins.get(identity, Origin()), entry.event)
+        yield entry
 
 
 def _warn_unknown_filters(journal: JournalReader, query: Query, count: int) -> None:

@@ -148,7 +148,8 @@ async def _warn_if_stalled(api: Api, maintenances: list[Object], display: Displa
 
 
 def _build_overview(maintenances: list[Object]) -> Object:
-    return {"maintenances": [strip_managed_fields(maintenance) for maintenance in maintenances]}
+    """Return the JSON output for several nodes: `{maintenances}`, sorted by node."""
+    return {"maintenances": list(map(strip_managed_fields, sorted(maintenances, key=get_node_name)))}
 
 
 async def _build_node_state(api: Api, node: str, maintenances: list[Object], *, reads_vmis: bool = True) -> Object:
@@ -239,7 +240,8 @@ def _render_details(state: Object, display: Display) -> RenderableType:
     maintenances = escaped["maintenances"]
     details = render_details(escaped["node"], escaped["state"], maintenances, now, is_wide=display.is_wide)
     vmis = render_vmis(escaped.get("virtualMachines", []), escaped.get("virtualMachinesUnknown", ""))
-    return Group(details, *vmis, *render_next_steps(display.select_steps(suggest_node_steps(maintenances))))
+    steps = display.select_steps(suggest_node_steps(escaped["node"], maintenances))
+    return Group(details, *vmis, *render_next_steps(steps))
 
 
 def _render_overview(state: Object, display: Display) -> RenderableType:
@@ -251,6 +253,7 @@ def _render_overview(state: Object, display: Display) -> RenderableType:
 
 def _render_nodes(reports: list[Object], display: Display) -> RenderableType:
     """Build a table of the maintenances of several nodes, and a line for each node without a maintenance."""
+    reports = sorted(reports, key=lambda report: str(report["node"]))
     maintenances = [maintenance for report in reports for maintenance in report["maintenances"]]
     idle = [
         Text(f"Node {escape(report['node'])}: {report['state']}") for report in reports if not report["maintenances"]

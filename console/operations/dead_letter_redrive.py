@@ -1,4 +1,6 @@
-"""Redrives dead letters for the commands and the web console: finds each function's address and delivers the event.
+"""Redrives or discards dead letters for the commands and the web console.
+
+A redrive finds each function's address and delivers the event. Discarding only records who did so.
 
 A dead letter names the address that it could not be delivered to. That address is not trustworthy, because any client
 that is allowed to post to the `record` function can forge it. The address therefore comes from the Triggers, and the
@@ -14,13 +16,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from console.operations.errors import NoResult
 from eventing.dead_letters import to_original_event
 from eventing.journal.entries import Attempt, Entry, Query, get_event_keys, strip_data
-from eventing.replay.redrive import awaits_redrive, filter_awaiting_redrive, find_failed_function, redrive
+from eventing.replay.redrive import (
+    DISCARD_NOTE,
+    awaits_redrive,
+    build_discard,
+    filter_awaiting_redrive,
+    find_discard,
+    find_failed_function,
+    redrive,
+)
 
 if TYPE_CHECKING:
     from console.operations.replay_targets import TargetResolver
@@ -28,7 +38,7 @@ if TYPE_CHECKING:
     from kube.client.sync_client import SyncClient
 
 MAX_DEAD_LETTERS = 200
-"""Maximum number of dead letters on a page: first the newest not yet redriven, then the newest redriven ones."""
+"""Maximum number of dead letters on a page: first the newest open ones, then the newest redriven or discarded ones."""
 IN_PROGRESS: set[int] = set()
 """Journal numbers of the dead letters that this process is redriving."""
 IN_PROGRESS_LOCK = threading.Lock()
@@ -72,7 +82,10 @@ def list_dead_letters_to_redrive(journal: Journal, ids: tuple[str, ...]) -> list
 
 
 def list_open_dead_letters(journal: Journal) -> list[Entry]:
-    """Return the newest dead letters that were not redriven, at most `MAX_DEAD_LETTERS`, in order of arrival."""
+    """Return the newest dead letters that are open, at most `MAX_DEAD_LETTERS`, in order of arrival.
+
+    A dead letter is open until it is redriven successfully, or discarded.
+    """
     query = Query(dead_letters_only=True, awaiting_redrive=True, limit=MAX_DEAD_LETTERS, keep_newest=True)
     return list(filter_awaiting_redrive(journal.list_entries(query)))
 
@@ -132,6 +145,16 @@ def _redrive_item(item: RedriveItem, broker_url: str, journal: Journal) -> Redri
         attempt = redrive(dead_letter, item.function_url, broker_url)
         journal.write_attempts([attempt])
         return RedriveResult(item, attempt)
+
+
+def discard_all(dead_letters: Iterable[Entry], user: str, journal: Journal) -> list[Entry]:
+    """Record that `user` has discarded these dead letters, and return them as they are then: no longer open.
+
+    The journal keeps their events.
+    """
+    discards = [(dead_letter, build_discard(dead_letter, user)) for dead_letter in dead_letters]
+    journal.write_attempts(discard for _, discard in discards)
+    return [replace(dead_letter, attempts=(*dead_letter.attempts, discard)) for dead_letter, discard in discards]
 
 
 @contextmanager
@@ -214,7 +237,7 @@ def find_broker_url(client: SyncClient, namespace: str) -> str:
 
 def build_dead_letter_fields(dead_letter: Entry) -> dict[str, Any]:
     """Return the dead letter's fields as JSON data."""
-    failure = dead_letter.dead_letter
+    failure, discard = dead_letter.dead_letter, find_discard(dead_letter)
     return {
         "event": dead_letter.event.get_id(),
         "source": dead_letter.event.get_source(),
@@ -227,4 +250,7 @@ def build_dead_letter_fields(dead_letter: Entry) -> dict[str, Any]:
         "code": failure.code if failure else 0,
         "reason": failure.data if failure else "",
         "open": awaits_redrive(dead_letter),
+        "discarded": {"by": discard.error.removeprefix(DISCARD_NOTE), "at": discard.at.isoformat()}
+        if discard
+        else None,
     }

@@ -21,8 +21,10 @@ class NextStep(NamedTuple):
         return self.command.endswith("--watch")
 
 
-def suggest_node_steps(maintenances: Sequence[Maintenance]) -> list[NextStep]:
-    """Return the next step of each maintenance of a node, without repetitions."""
+def suggest_node_steps(node: str, maintenances: Sequence[Maintenance]) -> list[NextStep]:
+    """Return the next step of each maintenance of a node, without repetitions; without any, where past ones are."""
+    if not maintenances:
+        return [NextStep("To see past maintenances", f"kubectl maintenance events --node {node} -o tree")]
     return list(dict.fromkeys(map(_suggest_step, maintenances)))
 
 

@@ -35,6 +35,8 @@ STOPPED_STEPS = ("Failed", "Invalid")
 """Steps of a run that continues only after an administrator has acted."""
 RUN_NEW, RUN_ENDING = "New", "Ending"
 """Shown instead of `status.step`: before the first status, and once deletion is requested."""
+RUN_WAITING, RUN_FINISHED = "Waiting", "Finished"
+"""Values of `status.step`: the run config has no active run, and its last run upgraded all nodes."""
 NODE_WAITING, NODE_UPGRADED, NODE_GONE = "Waiting", "Done", "Gone"
 """States of a node: not yet started, completed, or dropped from the run because it was deleted."""
 PAUSED_CONDITION, UPGRADE_CONDITION = "TargetPoolsPaused", "NodeUpgrade"
@@ -49,8 +51,21 @@ class Wait(NamedTuple):
 
 
 def get_step_label(run: Resource) -> str:
-    """Return the run's current step as one word."""
-    return RUN_ENDING if is_deleting(run) else str(get_status(run).get("step") or RUN_NEW)
+    """Return the run's current step as one word: a finished run stays finished until the next upgrade is found.
+
+    `status.step` is "Waiting" again as soon as the run config is checked again after its run.
+    """
+    if is_deleting(run):
+        return RUN_ENDING
+    step = str(get_status(run).get("step") or RUN_NEW)
+    return RUN_FINISHED if step == RUN_WAITING and _has_only_finished_run(run) else step
+
+
+def _has_only_finished_run(run: Resource) -> bool:
+    """Return whether the last run upgraded all its nodes, and no condition reports a later upgrade."""
+    if not run_record.get_finished_version(run) or get_condition(run, AVAILABLE_CONDITION).get("status") == "True":
+        return False
+    return not any(get_condition(run, kind).get("status") == "False" for kind in (CHECKED_CONDITION, READY_CONDITION))
 
 
 def build_report(run: Resource) -> Object:
@@ -152,7 +167,7 @@ def find_wait(run: Resource) -> Wait | None:
         return _build_wait(config_validated, "fix the objects that this message names")
     if run_record.is_active(run):
         return _find_stage_wait(run, run_record.compute_stage(run))
-    return None if get_step_label(run) == "Finished" else _find_idle_wait(run)
+    return None if get_step_label(run) == RUN_FINISHED else _find_idle_wait(run)
 
 
 def _build_wait(condition: Mapping[str, Any], remedy: str = "") -> Wait:

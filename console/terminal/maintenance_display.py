@@ -187,7 +187,7 @@ def _format_counts(maintenance: Maintenance, now: datetime) -> str:
         return "not started yet"
     pending = len(status.get("pendingPods") or [])
     since = format_age(maintenance["metadata"]["creationTimestamp"], now)
-    return f"{pending} of {format_count(status['evictionPods'], 'pod')} left, created {since} ago"
+    return f"{pending} of {format_count(status['evictionPods'], 'pod')} remaining, created {since} ago"
 
 
 def _render_pending(status: Mapping[str, Any]) -> list[RenderableType]:

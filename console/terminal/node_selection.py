@@ -164,7 +164,8 @@ async def resolve_nodes(api: Api, selection: NodeSelection, *, only_in_maintenan
     if not nodes:
         condition = f' that matches "{selection.selector}"' if selection.selector else ""
         state = " in maintenance" if only_in_maintenance else ""
-        raise Refusal(HTTPStatus.NOT_FOUND, f"found no node{state}{condition}", "see kubectl get nodes --show-labels")
+        remedy = "see kubectl maintenance status" if only_in_maintenance else "see kubectl get nodes --show-labels"
+        raise Refusal(HTTPStatus.NOT_FOUND, f"found no node{state}{condition}", remedy)
     return nodes
 
 

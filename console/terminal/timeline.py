@@ -6,7 +6,7 @@ The lines contain terminal styles, which `click.echo` removes if the output is n
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from typing import Any
@@ -18,6 +18,7 @@ from eventing.dead_letters import DeadLetter
 from eventing.events import shorten_type
 from eventing.http_binding import encode_structured
 from eventing.journal.entries import Attempt, Entry, get_object_identity
+from eventing.journal.origins import Origin, find_origin
 from eventing.journal.tree import Branch, Tree, find_missing_functions
 from kube.text_limits import format_count
 
@@ -27,7 +28,8 @@ MAX_INDENT_DEPTH = 12
 """Depth below which events are not indented further."""
 TYPE_WIDTH, DELAY_WIDTH = 40, 10
 Row = tuple[str, ...]
-HEADINGS: Row = ("TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS")
+HEADINGS: Row = (f"TIME ({datetime.now().astimezone():%Z})", "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS")
+"""The table's headings. Times are in the local time zone, as in the values of `--since` and `--until`."""
 
 
 def format_trees(trees: Sequence[Tree]) -> Iterator[str]:
@@ -40,18 +42,27 @@ def format_trees(trees: Sequence[Tree]) -> Iterator[str]:
             yield ""
         branches = list(tree.iter_branches())
         yield _format_heading(tree, [branch for _, branch in branches])
-        start = min(branch.entry.arrived for _, branch in branches)
+        if origin := find_origin(branch.entry.event for _, branch in branches).format():
+            yield f"  {escape(origin)}"
+        start, slowest = min(branch.entry.arrived for _, branch in branches), _find_slowest(branches)
         for is_idle, group in groupby(branches, lambda item: _is_idle(item[1])):
             depths_and_branches = list(group)
             if is_idle and len(depths_and_branches) > 1:
                 yield _format_idle_ticks([branch for _, branch in depths_and_branches], start)
             else:
-                yield from (_format_branch(depth, branch, start) for depth, branch in depths_and_branches)
+                for depth, branch in depths_and_branches:
+                    yield _format_branch(depth, branch, start, is_slowest=branch is slowest)
 
 
 def is_idle_tick(entry: Entry, now: datetime) -> bool:
     """Return whether the event is from a tick that changed nothing, and no function is missing."""
     return entry.is_idle_tick and not find_missing_functions(entry, now)
+
+
+def _find_slowest(depths_and_branches: Iterable[tuple[int, Branch]]) -> Branch | None:
+    """Return the branch with the longest delay after its cause, or None unless several branches have a delay."""
+    delayed = [branch for _, branch in depths_and_branches if branch.delay_seconds and not _is_idle(branch)]
+    return max(delayed, key=lambda branch: branch.delay_seconds or 0.0) if len(delayed) > 1 else None
 
 
 def _is_idle(branch: Branch) -> bool:
@@ -73,7 +84,8 @@ def _format_heading(tree: Tree, branches: Sequence[Branch]) -> str:
     name = f"{tree.name} ({tree.uid})"
     title = f"{name}, node {tree.node}" if tree.kind == "NodeMaintenance" else f"{tree.kind} {name}"
     shown_title = click.style(escape(title) if tree.uid else "Without a maintenance", bold=True)
-    return f"{shown_title}, {_format_local_time(min(arrivals))}: {', '.join(counts)}"
+    begin = f"{_format_local_time(min(arrivals))} {min(arrivals).astimezone():%Z}"
+    return f"{shown_title}, {begin}: {', '.join(counts)}"
 
 
 def _format_outcome_counts(branches: Sequence[Branch]) -> Iterator[str]:
@@ -90,7 +102,7 @@ def _format_outcome_counts(branches: Sequence[Branch]) -> Iterator[str]:
             yield click.style(text, fg="red", bold=True)
 
 
-def _format_branch(depth: int, branch: Branch, start: datetime) -> str:
+def _format_branch(depth: int, branch: Branch, start: datetime, *, is_slowest: bool) -> str:
     offset = (branch.entry.arrived - start).total_seconds()
     indent = "  " * (min(depth, MAX_INDENT_DEPTH) - 1) + "└─ " if depth else ""
     event_type = f"{indent}{escape(shorten_type(branch.entry.event.get_type()))}"
@@ -101,7 +113,8 @@ def _format_branch(depth: int, branch: Branch, start: datetime) -> str:
         for name in branch.missing_functions
     ]
     attempts = [*_format_failure(branch.entry), *map(_format_attempt, branch.attempts)]
-    outcomes = [*attempts, *missing, *map(_format_dead_letter, branch.dead_letters)]
+    marks = [click.style("longest delay", bold=True)] if is_slowest else []
+    outcomes = [*attempts, *missing, *map(_format_dead_letter, branch.dead_letters), *marks]
     start_columns = f"{offset:+9.3f} s  {event_type:{TYPE_WIDTH}} {_format_delay(branch):>{DELAY_WIDTH}}"
     return f"{start_columns}  {', '.join(outcomes)}".rstrip()
 
@@ -143,6 +156,13 @@ def _format_missing_attempt(function: str) -> str:
 def _format_dead_letter(dead_letter: DeadLetter) -> str:
     text = f"DEAD LETTER {dead_letter.code} from {dead_letter.destination} {dead_letter.data}".rstrip()
     return click.style(escape(text), fg="red", bold=True)
+
+
+def format_origins(origins: Mapping[tuple[str, str], Origin]) -> Iterator[str]:
+    """Yield a line for each maintenance, by uid and name, about which it is known who started or ended it, or why."""
+    for (uid, name), origin in origins.items():
+        if text := origin.format():
+            yield escape(f"{name} ({uid}): {text}")
 
 
 def format_table(entries: Iterable[Entry], now: datetime) -> Iterator[str]:

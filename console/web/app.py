@@ -112,6 +112,7 @@ def _add_pages(app: Flask, context: ConsoleContext) -> None:
     add("/timeline/<name>", "timeline", events.timeline)
     add("/dead-letters", "dead_letters", dead_letters.dead_letters)
     add("/dead-letters/redrive", "redrive", dead_letters.redrive, "POST")
+    add("/dead-letters/discard", "discard", dead_letters.discard, "POST")
     add("/dead-letters/redrive/<number>", "redrive_progress", dead_letters.progress)
     add("/certificates", "certificates", certificates.certificates)
     add("/cpu-labels", "cpu_labels", cpu_labels.cpu_labels)

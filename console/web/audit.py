@@ -21,7 +21,7 @@ from console.web.context import ConsoleContext
 from eventing.logs import JsonFormatter
 from kube.client.api_errors import ApiError, Conflict, Denied, NotFound, Rejected
 
-NAME_FIELD_OF_ACTION = {"start": "node", "stop": "node", "redrive": "letter"}
+NAME_FIELD_OF_ACTION = {"start": "node", "stop": "node", "redrive": "letter", "discard": "letter"}
 """Actions that need a confirmation: endpoint → form field with the names of the objects."""
 MAX_VALUE_CHARACTERS = 253
 """Maximum characters of one untrusted value in a log line: the maximum length of a node's name."""

@@ -1,4 +1,4 @@
-"""The page of dead letters, and the redrive of dead letters after a confirmation."""
+"""The page of dead letters, and the redrive of dead letters, or their discarding, after a confirmation."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from console.operations.dead_letter_redrive import (
     BackgroundRedrive,
     RedriveResult,
     build_redrive_items,
+    discard_all,
     find_broker_url,
     list_open_dead_letters,
 )
@@ -23,7 +24,7 @@ from console.web.audit import ActionOutcome, create_outcome_writer
 from console.web.callers import list_start_rights
 from console.web.context import ConsoleContext
 from eventing.journal.entries import Entry, Query, get_event_keys
-from eventing.replay.redrive import awaits_redrive, find_failed_function
+from eventing.replay.redrive import awaits_redrive, find_discard, find_failed_function
 from kube.paths import DEFAULT_NAMESPACE
 
 MAX_WAIT_SECONDS = 2.0
@@ -42,7 +43,7 @@ class RedriveViews:
         self._redrives: dict[str, BackgroundRedrive] = {}
 
     def dead_letters(self) -> str:
-        """Render the newest dead letters, each with the reason: those not yet redriven, then the redriven ones."""
+        """Render the newest dead letters, each with the reason: the open ones, then the others."""
         _, user = self._context.read_state()
         journal = self._context.journal
         newest = Query(dead_letters_only=True, limit=MAX_DEAD_LETTERS, keep_newest=True)
@@ -54,7 +55,7 @@ class RedriveViews:
             "dead_letters.html",
             **{"user": user, "open_entries": open_entries, "redriven_entries": redriven_entries},
             **{"page_size": MAX_DEAD_LETTERS, "swimlanes": swimlanes, "compute_digest": compute_digest},
-            find_failed_function=find_failed_function,
+            **{"find_failed_function": find_failed_function, "find_discard": find_discard},
         )
 
     def redrive(self) -> str:
@@ -81,6 +82,18 @@ class RedriveViews:
         redrive.wait(MAX_WAIT_SECONDS)
         return render_template("redriven.html", redrive=redrive, number=number, swimlanes=swimlanes)
 
+    def discard(self) -> str:
+        """Discard the dead letters in the form's field `letter`; the dialog that confirms a redrive offers this, too.
+
+        The caller needs the permissions for starting a maintenance. Raises `NotFound` without `confirm`.
+        """
+        self._context.require(list_start_rights(self._context.watcher.get_state().groups))
+        entries = self._get_selected_entries()
+        if request.form.get("confirm") != "yes":
+            raise NotFound("the dialog of a redrive confirms this action: nothing was discarded; load the page again")
+        discard_all(entries, self._context.client.run(self._context.get_caller().get_name()), self._context.journal)
+        return render_template("discarded.html", count=len(entries))
+
     def progress(self, number: str) -> str:
         """Render the progress of a redrive. Raises `NotFound` if this process does not know the redrive."""
         self._context.read_state()
@@ -96,12 +109,12 @@ class RedriveViews:
         seqs = {int(seq) for seq in request.form.getlist("letter") if seq.isdecimal() and len(seq) <= MAX_SEQ_DIGITS}
         if not 0 < len(seqs) <= MAX_DEAD_LETTERS:
             problem = f"open dead letter not found, or more than {MAX_DEAD_LETTERS}"
-            raise NotFound(f"{problem}: nothing was redriven; load the page again")
+            raise NotFound(f"{problem}: nothing was done; load the page again")
         entries = self._context.journal.list_entries(Query(dead_letters_only=True, seqs=tuple(seqs)))
         if len(entries) < len(seqs) or not all(map(awaits_redrive, entries)):
-            raise NotFound("open dead letter not found: nothing was redriven; load the page again")
+            raise NotFound("open dead letter not found: nothing was done; load the page again")
         if not {*map(compute_digest, entries)} <= {*request.form.getlist("digest")}:
-            raise NotFound("another dead letter has this number now: nothing was redriven; load the page again")
+            raise NotFound("another dead letter has this number now: nothing was done; load the page again")
         return entries
 
 

@@ -19,6 +19,7 @@ from eventing.dead_letters import DeadLetter, parse_dead_letter
 from eventing.events import ATTEMPTS_MADE, FAILURE_TYPES, RESYNC_SOURCE, SOURCE_PREFIX, TICK
 from eventing.extensions import EXTENSION_OF_KIND
 from eventing.http_binding import BadEvent
+from eventing.journal.origins import select_origin_fields
 from kube.text_limits import truncate
 
 MAX_ATTEMPT_SECONDS, MAX_STATUS = 1e6, 999
@@ -38,6 +39,8 @@ MAX_REASON_CHARACTERS = 1000
 """Maximum length of a failure's reason in lists of events, in characters; the event itself has the whole error."""
 REDRIVE_PREFIX = "redrive "
 """Prefix of `Attempt.replay` for a redrive, which is not a broker's delivery."""
+DISCARD_PREFIX = f"{REDRIVE_PREFIX}discard "
+"""Prefix of `Attempt.replay` for a dead letter that a user discarded, so that nothing was delivered."""
 StructuredEvent = Mapping[str, Any]
 """An event in the CloudEvents JSON format (structured mode)."""
 T = TypeVar("T")
@@ -168,11 +171,13 @@ class Query:
         has_object: Only events about a NodeMaintenance or an upgrade mutex object.
         types: Only events of these types.
         since, until: Arrival at or after `since` and before `until`; with time zone.
-        failed: Only dead letters, `maintenance.step_failed`, `run.halted`, and events with a failed attempt.
+        failed: Only dead letters, `maintenance.step_failed`, `run.halted`, and events with a failed attempt that no
+            later attempt of the same function made good.
         ids: Only events with these ids.
         seqs: Only entries with these values of `seq`.
         dead_letters_only: Only dead letters.
-        awaiting_redrive: Exclude dead letters that their destination function accepted in a redrive.
+        awaiting_redrive: Exclude dead letters that their destination function accepted in a redrive, and dead letters
+            that a user discarded.
         after_seq: Only entries with a greater `seq`.
         limit: Maximum number of entries, 0 for all.
         keep_newest: Select the last `limit` entries instead of the first; the result is always in order of arrival.
@@ -271,12 +276,15 @@ def split_into_batches(
 def strip_data(entry: Entry) -> Entry:
     """Return the entry without most of its event's data and of its attempts' replies, for a list of many entries.
 
-    The data keeps only what identifies the object and the node that the event is about, and why a step failed. The
-    replies keep their ids and types, and why a step failed.
+    The data keeps only what identifies the object and the node that the event is about, who started and ended a
+    maintenance, and why a step failed. The replies keep their ids and types, and why a step failed.
     """
     uid, name = get_object_identity(entry.event)
     metadata = {"name": entry.node} if entry.event.get_extension("kind") == "Node" else {"uid": uid, "name": name}
     data: dict[str, Any] = {"metadata": metadata, "spec": {"nodeName": entry.node}}
+    if entry.event.get_extension("kind") == "NodeMaintenance":
+        metadata_fields, spec_fields = select_origin_fields(_as_mapping(entry.event.get_data()))
+        data = {"metadata": {**metadata, **metadata_fields}, "spec": {**data["spec"], **spec_fields}}
     if entry.event.get_type() in FAILURE_TYPES:
         data |= _select_failure_fields(entry.event.get_data())
     attempts = tuple(replace(attempt, replies=tuple(map(_strip_reply, attempt.replies))) for attempt in entry.attempts)

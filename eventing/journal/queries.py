@@ -80,13 +80,15 @@ def _build_time_conditions(query: Query) -> Iterator[ColumnElement[bool]]:
 
 
 def _build_redriven_condition() -> ColumnElement[bool]:
-    """Build the condition that a dead letter was redriven successfully.
+    """Build the condition that a dead letter was redriven successfully, or discarded.
 
-    The last path segment of the dead letter's destination must be the function that accepted the dead letter.
+    The last path segment of the dead letter's destination must be the function that accepted the dead letter. When a
+    dead letter is discarded whose destination names no function, the attempt has the destination itself.
     """
     address, name = func.rtrim(EVENTS.c.destination, "/"), ATTEMPTS.c.function
     is_accepted = ATTEMPTS.c.replay.startswith(REDRIVE_PREFIX) & (ATTEMPTS.c.status < 400)
-    is_destination = func.substr(address, func.length(address) - func.length(name)) == "/" + name
+    is_function = func.substr(address, func.length(address) - func.length(name)) == "/" + name
+    is_destination = is_function | (name == EVENTS.c.destination)
     return exists().where(
         ATTEMPTS.c.event == EVENTS.c.id, ATTEMPTS.c.source == EVENTS.c.source, is_accepted, is_destination
     )
@@ -95,13 +97,20 @@ def _build_redriven_condition() -> ColumnElement[bool]:
 def _select_failed_events() -> Select[int]:
     """Build the query that returns the numbers of failed events.
 
-    The query starts from the failures, because there are few of them, regardless of the other conditions.
+    A failed attempt does not count if the broker delivered the event again, and the same function then succeeded. The
+    query starts from the failures, because there are few of them, regardless of the other conditions.
     """
     attempted = EVENTS.join(ATTEMPTS, (EVENTS.c.id == ATTEMPTS.c.event) & (EVENTS.c.source == ATTEMPTS.c.source))
+    later = ATTEMPTS.alias("later")
+    has_later_success = exists().where(
+        *(later.c[key] == ATTEMPTS.c[key] for key in ("event", "source", "function", "replay")),
+        later.c.at > ATTEMPTS.c.at,
+        later.c.status < 400,
+    )
     selections = (
         select(EVENTS.c.seq).where(EVENTS.c.type.in_(FAILURE_TYPES)),
         select(EVENTS.c.seq).where(IS_DEAD_LETTER),
-        select(EVENTS.c.seq).select_from(attempted).where(IS_FAILED_ATTEMPT),
+        select(EVENTS.c.seq).select_from(attempted).where(IS_FAILED_ATTEMPT, ~has_later_success),
     )
     return select(union_all(*selections).subquery().c.seq)
 

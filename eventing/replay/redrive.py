@@ -1,5 +1,7 @@
 """Redrives dead letters: posts each again to the function that did not accept it, and the reply to the broker.
 
+A dead letter that can never succeed is discarded instead: an attempt without a delivery records by whom and when.
+
 The broker would deliver the event to all its subscribers again. The event is therefore posted to the function directly,
 as a broker would post it, and the function's reply is posted to the broker. `$SINK_TOKEN` names the file with the
 token, if the broker requires one.
@@ -18,7 +20,7 @@ from urllib.parse import urlsplit
 from eventing.dead_letters import to_original_event
 from eventing.endpoints import build_auth_header
 from eventing.http_binding import BadEvent, decode_event, encode_structured
-from eventing.journal.entries import REDRIVE_PREFIX, Attempt, Entry, StructuredEvent
+from eventing.journal.entries import DISCARD_PREFIX, REDRIVE_PREFIX, Attempt, Entry, StructuredEvent
 from eventing.replay.function_client import NoResponse, post_event
 
 if TYPE_CHECKING:
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 
 NO_RESPONSE_STATUS = 503
 """Status recorded for an attempt without a response."""
+NO_DELIVERY_STATUS = 0
+"""Status recorded for a discarded dead letter."""
+DISCARD_NOTE = "discarded by "
+"""Start of the text that such an attempt records; the user's name follows."""
 MAX_ERROR_CHARACTERS = 500
 """Maximum length of the response that an attempt records, in characters."""
 REPLY_REJECTED_STATUS = 502
@@ -54,17 +60,35 @@ def _parse_last_segment(url: str) -> str:
 
 
 def awaits_redrive(dead_letter: Entry) -> bool:
-    """Return whether the dead letter has not been redriven successfully yet."""
-    function = find_failed_function(dead_letter)
-    return not any(
-        attempt.replay.startswith(REDRIVE_PREFIX) and attempt.function == function and not attempt.failed
-        for attempt in dead_letter.attempts
-    )
+    """Return whether the dead letter has been neither redriven successfully nor discarded."""
+    return not any(attempt.replay.startswith(REDRIVE_PREFIX) for attempt in _iter_accepted(dead_letter))
+
+
+def find_discard(dead_letter: Entry) -> Attempt | None:
+    """Return the attempt that records who discarded the dead letter, or None if no user has discarded it."""
+    discards = (attempt for attempt in _iter_accepted(dead_letter) if attempt.replay.startswith(DISCARD_PREFIX))
+    return next(discards, None)
+
+
+def _iter_accepted(dead_letter: Entry) -> Iterator[Attempt]:
+    """Yield the successful attempts of the dead letter's function, or of its destination if that names no function."""
+    destination = dead_letter.dead_letter.destination if dead_letter.dead_letter else ""
+    names = (find_failed_function(dead_letter), destination)
+    return (attempt for attempt in dead_letter.attempts if attempt.function in names and not attempt.failed)
 
 
 def filter_awaiting_redrive(entries: Iterable[Entry]) -> Iterator[Entry]:
     """Return an iterator over the dead letters among the entries that still have to be redriven."""
     return (entry for entry in entries if entry.dead_letter and awaits_redrive(entry))
+
+
+def build_discard(dead_letter: Entry, user: str) -> Attempt:
+    """Build the attempt that records that `user` has discarded the dead letter, which is then no longer open."""
+    event, at = dead_letter.event, datetime.now(timezone.utc)
+    destination = dead_letter.dead_letter.destination if dead_letter.dead_letter else ""
+    function, note = _parse_last_segment(destination) or destination, f"{DISCARD_NOTE}{user}"[:MAX_ERROR_CHARACTERS]
+    replay = f"{DISCARD_PREFIX}{uuid.uuid4()}"
+    return Attempt(event.get_source(), event.get_id(), function, at, 0.0, NO_DELIVERY_STATUS, error=note, replay=replay)
 
 
 def redrive(dead_letter: Entry, function_url: str, broker_url: str) -> Attempt:

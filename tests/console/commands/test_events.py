@@ -21,6 +21,7 @@ from eventing import events
 from eventing.events import ObjectReference, build_event
 from eventing.http_binding import encode_structured
 from eventing.journal.store import Attempt, Journal
+from kube.maintenance.objects import ENDER_ANNOTATION, REQUESTER_ANNOTATION
 from tests.console.conftest import ROOT
 
 MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
@@ -34,6 +35,7 @@ CORDONED = build_event(events.NODE_CORDONED, "cordon", MAINTENANCE, "node-1", ca
 GONE = build_event(events.PODS_GONE, "podsource", MAINTENANCE, "node-1", seed="7", more="true")
 TICK = CloudEvent({"id": "tick", "source": "/ping", "type": events.TICK}, {})
 ALL_EVENTS = (ADDED, BEGUN, CORDONED, GONE, TICK)
+ZONE = f"({START_TIME.astimezone():%Z})"
 RunEvents = Callable[..., Result]
 
 
@@ -83,11 +85,53 @@ def test_tree_shows_slow_failed_and_missing_attempts(run_events: RunEvents) -> N
     assert added.split() == ["+0.000", "s", "apiserver.resource.add", "begin", "90", "ms"]
     assert begun.split()[:6] == ["+0.100", "s", "└─", "maintenance.begun", "0.100", "s"]
     assert begun.endswith("cordon 2050 ms, status 10 ms 503 the API server is unavailable")
-    assert cordoned.split() == ["+2.200", "s", "└─", "node.cordoned", "2.100", "s", "taint", "20", "ms"]
+    assert cordoned.split() == [
+        "+2.200",
+        "s",
+        "└─",
+        "node.cordoned",
+        "2.100",
+        "s",
+        "taint",
+        "20",
+        "ms,",
+        "longest",
+        "delay",
+    ]
     assert cordoned.index("└─") > begun.index("└─")
     assert pods_gone.split() == ["+3.000", "s", "pods.gone", "evict", "MISSING"]
     assert heading_without_maintenance.startswith("Without a maintenance, ")
     assert tick.split()[2:] == ["sources.ping", "resync", "30", "ms"]
+
+
+@pytest.mark.parametrize("options", [("--maintenance", "nm"), ("--maintenance", "nm", "-o", "tree")])
+def test_past_maintenance_names_users_and_reason(journal_url: str, options: tuple[str, ...]) -> None:
+    """Check that table and tree name who started and ended a deleted maintenance, and the reason.
+
+    The `stop` of carol has failed: she has set the annotation, but not deleted the object.
+    """
+    annotations = {REQUESTER_ANNOTATION: "alice", ENDER_ANNOTATION: "carol"}
+    metadata = {"name": "nm", "uid": "uid-1", "annotations": annotations}
+    spec = {"nodeName": "node-1", "reason": "replace a disk"}
+    kept, deleted = (
+        CloudEvent(
+            {"id": event_type, "source": "/apis", "type": event_type, "kind": "NodeMaintenance"},
+            {"metadata": {**metadata, **fields}, "spec": spec},
+        )
+        for event_type, fields in (
+            (events.RESOURCE_UPDATED, {}),
+            (events.RESOURCE_DELETED, {"annotations": {ENDER_ANNOTATION: "bob"}}),
+        )
+    )
+    run_arguments = ["events", "--journal", journal_url, *options]
+    with closing(Journal(journal_url)) as journal:
+        journal.write_event(kept, START_TIME)
+        running_output = CliRunner().invoke(cli, run_arguments).stdout
+        journal.write_event(deleted, START_TIME + timedelta(seconds=1))
+    ended_output = CliRunner().invoke(cli, run_arguments).stdout
+
+    assert "Requested by alice; reason: replace a disk\n" in running_output
+    assert "Requested by alice; reason: replace a disk; ended by bob\n" in ended_output
 
 
 def test_function_with_recorded_reply_but_no_attempt_is_not_missing(journal_url: str) -> None:
@@ -186,7 +230,8 @@ def test_table_has_one_row_per_event(run_events: RunEvents) -> None:
     """Check that the table has one row for each event, with the event ID that `replay` accepts."""
     heading, *rows = run_events("--ticks").stdout.splitlines()
 
-    assert heading.split() == ["TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS"]
+    assert heading.split()[:3] == ["TIME", ZONE, "TYPE"]
+    assert heading.split()[2:] == ["TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS"]
     assert len(rows) == 5
     assert all(event.get_id() in row for event, row in zip(ALL_EVENTS, rows, strict=True))
     assert rows[3].split()[2:] == ["pods.gone", "node-1", "nm", GONE.get_id(), "evict", "MISSING"]
@@ -276,7 +321,7 @@ def test_follow_shows_events_as_they_arrive(run_events: RunEvents, journal_url: 
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
 
-    assert first_lines[0].split() == ["TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS"]
+    assert first_lines[0].split() == ["TIME", ZONE, "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS"]
     assert new_line.split()[2:] == ["node.drained", "node-1", "nm", drained.get_id()]
     assert repeated_line.split()[2:] == ["node.drained", "node-1", "nm", drained.get_id(), "status", "20", "ms"]
     assert (process.returncode, errors) == (130, "")

@@ -199,7 +199,7 @@ def test_status_shows_blocked_pods_budget_and_remedy(
         in error
     )
     assert f"Node {maintained_node}: cordoned, takes no new pods" in status_result.stdout
-    assert "2 of 2 pods left" in status_result.stdout
+    assert "2 of 2 pods remaining" in status_result.stdout
     assert f", DisruptionBudget: {cause}\n" in status_result.stdout
     command_lines = [line.strip() for line in status_result.stdout.splitlines() if "kubectl" in line]
     assert command_lines == [

@@ -1,4 +1,4 @@
-"""Test for `redrive`, which posts a journal's dead letters to a receiver that acts as the function."""
+"""Tests for `redrive`, which posts a journal's dead letters to a receiver that acts as the function."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 
 from cloudevents.core.v1.event import CloudEvent
 
+from console.operations.dead_letter_redrive import list_open_dead_letters
 from eventing import events
 from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
-from eventing.journal.store import Journal
+from eventing.journal.store import Journal, Query
 from localcluster.http_receiver import Receiver, Response
 from tests.console.conftest import RunCommand
 
@@ -35,3 +36,35 @@ def test_second_dead_letter_of_same_event_is_skipped(
     assert [row["open"] for row in redriven] == [False, False]
     assert redriven[1]["now"] == {"note": "another redrive has delivered it already"}
     assert len(receiver.list_requests("/cordon")) == 1
+
+
+def test_discarded_dead_letter_is_no_longer_open_and_names_user(
+    run_command: RunCommand, receiver: Receiver, tmp_path: Path
+) -> None:
+    """X-6: `--discard` delivers nothing, closes only the named dead letter, and records who did so and when.
+
+    One destination names no function, so that a redrive could never succeed.
+    """
+    attributes = {"source": "/s", "type": events.MAINTENANCE_BEGUN, "datacontenttype": "application/json"}
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        for event_id, path in (("1", ""), ("2", "/cordon"), ("3", "/cordon")):
+            event = CloudEvent({"id": event_id, **attributes}, {})
+            journal.write_event(add_dead_letter_extensions(event, DeadLetter(f"{receiver.url}{path}", 503, "away")))
+    option = ("--journal", str(tmp_path / "journal.db"))
+
+    result = run_command("redrive", "1", "2", "--discard", "--yes", "-o", "json", *option)
+
+    assert result.exit_code == 0, result.output
+    discarded = json.loads(result.stdout)["discarded"]
+    assert [(row["event"], row["open"], row["discarded"]["by"]) for row in discarded] == [
+        ("1", False, "admin"),
+        ("2", False, "admin"),
+    ]
+    open_rows = json.loads(run_command("deadletters", "-o", "json", *option).stdout)["deadLetters"]
+    assert [(row["event"], row["discarded"]) for row in open_rows] == [("3", None)]
+    assert "(discarded by admin " in run_command("deadletters", "--all", *option).stdout
+    assert run_command("redrive", "1", "--yes", *option).exit_code == 2
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        assert [entry.event.get_id() for entry in list_open_dead_letters(journal)] == ["3"]
+        assert len(journal.select(Query(dead_letters_only=True))) == 3
+    assert receiver.requests == []

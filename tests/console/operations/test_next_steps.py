@@ -30,22 +30,26 @@ def build_maintenance(node: str = "node-1", **status: Any) -> Object:
     ],
 )
 def test_each_state_has_a_next_command(status: Object, command: str) -> None:
-    assert [step.command for step in suggest_node_steps([build_maintenance(**status)])] == [command]
+    assert [step.command for step in suggest_node_steps("node-1", [build_maintenance(**status)])] == [command]
+
+
+def test_node_without_maintenance_points_to_past_ones() -> None:
+    (step,) = suggest_node_steps("node-1", [])
+    assert step.command == "kubectl maintenance events --node node-1 -o tree"
 
 
 def test_maintenance_that_ends_is_only_followed() -> None:
     ending = build_maintenance(phase="Succeeded")
     ending["metadata"]["deletionTimestamp"] = "2026-01-01T12:00:00Z"
 
-    (step,) = suggest_node_steps([ending])
+    (step,) = suggest_node_steps("node-1", [ending])
 
     assert (step.text, step.command) == ("The node is being restored. To follow that", FOLLOW)
 
 
 def test_equal_steps_are_named_once() -> None:
-    """Check that two maintenances of a node in the same state have one next step, and none has no step."""
-    assert len(suggest_node_steps([build_maintenance(phase="Running")] * 2)) == 1
-    assert suggest_node_steps([]) == []
+    """Check that two maintenances of a node in the same state have one next step."""
+    assert len(suggest_node_steps("node-1", [build_maintenance(phase="Running")] * 2)) == 1
 
 
 def test_overview_names_stuck_maintenance_first() -> None:

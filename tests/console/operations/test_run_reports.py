@@ -171,6 +171,21 @@ def test_reports_of_finished_deleted_and_new_runs() -> None:
     assert (build_report(new_run_config)["step"], build_report(new_run_config)["waits"]["since"]) == ("New", CREATED)
 
 
+@pytest.mark.parametrize(
+    ("condition", "expected_step", "expected_text"),
+    [
+        (build_condition("UpgradeAvailable", "False", "no worker is older than 4.16.4"), "Finished", ""),
+        (build_condition("UpgradeAvailable", "True", "n1 is older than 4.16.5"), "Waiting", "n1 is older than 4.16.5"),
+        (build_condition("UpgradeReady", "False", "still Partial"), "Waiting", "still Partial"),
+    ],
+)
+def test_run_stays_finished_until_next_upgrade(condition: Object, expected_step: str, expected_text: str) -> None:
+    """Check a run config that was checked again after its run, which sets its step to `Waiting`."""
+    report = build_report(build_run_config(conditions=[condition], step="Waiting", finishedAt=LATEST_TIME))
+    assert report["step"] == expected_step
+    assert (report["waits"] or {"what": ""})["what"] == expected_text
+
+
 def test_report_contains_node_states_job_results_and_log_commands() -> None:
     """Check that the current node has the run's state, and that main Jobs are listed before cleanup Jobs."""
     jobs = {"cleanup:ns/disks": {**JOB, "name": "cleanup-1"}, "main:ns/disks": COMPLETE_JOB}

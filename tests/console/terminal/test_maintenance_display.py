@@ -166,7 +166,8 @@ def test_details_separate_blocked_and_pending_pods() -> None:
     text = render_text(render_details("node-1", "cordoned, takes no new pods", [RUNNING_MAINTENANCE], NOW))
 
     blocked_text, pending_text = text.split("PENDING")
-    assert "3 of 5 pods left, created 10m ago" in blocked_text  # the maintenance may have begun long after its creation
+    # The maintenance may have begun long after its creation.
+    assert "3 of 5 pods remaining, created 10m ago" in blocked_text
     assert "Last error" not in blocked_text  # the error only repeats the blocked pods
     assert "shop/web-1" in blocked_text.split("BLOCKED")[1]
     assert pending_text.split() == ["shop/web-2", "shop/db"]
@@ -248,7 +249,7 @@ def test_table_fits_80_columns() -> None:
 
 
 def test_next_steps_have_command_on_its_own_line() -> None:
-    text = render_text(render_next_steps(suggest_node_steps([build_blocked_maintenance(1)]))[-1])
+    text = render_text(render_next_steps(suggest_node_steps("node-1", [build_blocked_maintenance(1)]))[-1])
 
     assert text == "    kubectl maintenance status node-1 --watch\n"
     assert render_next_steps([]) == []

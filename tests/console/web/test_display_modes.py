@@ -226,7 +226,7 @@ def test_two_digit_numbers_fit_into_row(browser: Browser, nodes_in_all_states: l
     browser.emulate_display(size, is_dark=is_dark)
     browser.open("/nodes", q=nodes_in_all_states[7])
 
-    assert browser.get_cell_text(nodes_in_all_states[7], "progress") == "18 of 18 left, 15 blocked"
+    assert browser.get_cell_text(nodes_in_all_states[7], "progress") == "18 of 18 remaining, 15 blocked"
     assert find_overflowing_texts(browser, f"#{build_html_id(nodes_in_all_states[7])} td") == []
     assert find_overlapping_texts(browser, f"#{build_html_id(nodes_in_all_states[7])}") == []
 

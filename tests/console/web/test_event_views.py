@@ -11,6 +11,7 @@ import pytest
 import requests
 from cloudevents.core.v1.event import CloudEvent
 
+from console.operations.dead_letter_redrive import list_open_dead_letters
 from console.web.app import create_app
 from console.web.callers import identify_by_kubeconfig
 from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
@@ -213,9 +214,33 @@ def test_form_does_not_redrive_dead_letter_of_replaced_journal(site: Site, recei
 
     assert pages[0]["letter"] == pages[1]["letter"]
     assert old_response.status_code == 404
-    assert "another dead letter has this number now: nothing was redriven; load the page again" in old_response.text
+    assert "another dead letter has this number now: nothing was done; load the page again" in old_response.text
     assert new_response.status_code == 200
     assert pages[1].items() <= dict(HIDDEN_FIELD.findall(new_response.text)).items()
+    assert receiver.requests == []
+
+
+def test_discarded_dead_letter_is_closed_and_names_user(site: Site, receiver: Receiver, tmp_path: Path) -> None:
+    """X-6: The dialog of a redrive discards a dead letter instead, which delivers nothing and records the user."""
+    client = SyncClient(str(site.environment.cluster.kubeconfig))
+    with closing(client), closing(Journal(tmp_path / "journal.db")) as journal:
+        event = CloudEvent({"id": "1", "source": "/s", "type": MAINTENANCE_BEGUN}, {})
+        journal.write_event(add_dead_letter_extensions(event, DeadLetter("http://gone/cordon", 503, "away")))
+        identify = identify_by_kubeconfig(client.api)
+        app = create_app(client, identify, journal=journal, functions_url=receiver.url, broker_url=receiver.url)
+        with closing(app.extensions["live"]), app.test_client() as console:
+            fields = dict(HIDDEN_FIELD.findall(console.get("/dead-letters").text))
+            dialog = console.post("/dead-letters/redrive", data=fields).text
+            unconfirmed = console.post("/dead-letters/discard", data=fields)
+            open_before = list_open_dead_letters(journal)
+            response = console.post("/dead-letters/discard", data={**fields, "confirm": "yes"})
+            page = console.get("/dead-letters").text
+
+        assert 'action="/dead-letters/discard"' in dialog
+        assert (unconfirmed.status_code, len(open_before)) == (404, 1)
+        assert (response.status_code, list_open_dead_letters(journal)) == (200, [])
+    assert "1 dead letter discarded" in response.text
+    assert "discarded by admin at " in page
     assert receiver.requests == []
 
 

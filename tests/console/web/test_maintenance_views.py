@@ -148,7 +148,7 @@ def test_blocked_drain_shows_reason_and_continues(browser: Browser, environment:
     browser.wait_for_element(f"#{build_html_id(node)}-offers a").click()
     browser.confirm_dialog("<script>document.title = 'owned'</script>")
 
-    browser.wait_until(lambda: browser.get_cell_text(node, "progress") == "3 of 6 left, 3 blocked")
+    browser.wait_until(lambda: browser.get_cell_text(node, "progress") == "3 of 6 remaining, 3 blocked")
     assert browser.get_cell_text(node, "state") == "Blocked"
     assert "budget web needs 3 healthy pods and has 3" in browser.get_cell_text(node, "why")
 
@@ -156,7 +156,7 @@ def test_blocked_drain_shows_reason_and_continues(browser: Browser, environment:
     browser.wait_until(lambda: "kubectl -n" in browser.get_text("main"))
     text = browser.get_text("main")
     for expected in (
-        *("Running", "50 %, 3 of 6 pods left", "3 / 3", "1 more ready pod under this budget", "admin"),
+        *("Running", "50 %, 3 of 6 pods remaining", "3 / 3", "1 more ready pod under this budget", "admin"),
         *("Evicting 3 of 6", "3 pods blocked"),
         *(name for name in map(format_key, environment.list_pods_on(node)) if name.startswith(f"{namespace}/")),
         *(

@@ -40,7 +40,7 @@ JOURNAL_PATHS = (
     *("/events", "/events/tail", "/events/1", "/events/1?tab=json", "/events/2", "/timeline/recorded-1"),
     "/dead-letters",
 )
-REPLAY_PATH, REDRIVE_PATH = "/events/1/replay", "/dead-letters/redrive"
+REPLAY_PATH, REDRIVE_PATH, DISCARD_PATH = "/events/1/replay", "/dead-letters/redrive", "/dead-letters/discard"
 NODE_NAME = "recorded-1"
 SECRET = "secret-of-the-journal"  # noqa: S105 - a value that only the recorded event contains
 
@@ -172,7 +172,9 @@ def test_unknown_event_gets_403_without_view_permissions(token_console: Site, en
 
 
 @proves("OSV-14")
-@pytest.mark.parametrize(("path", "confirm"), [(REPLAY_PATH, ""), (REDRIVE_PATH, ""), (REDRIVE_PATH, "yes")])
+@pytest.mark.parametrize(
+    ("path", "confirm"), [(REPLAY_PATH, ""), (REDRIVE_PATH, ""), (REDRIVE_PATH, "yes"), (DISCARD_PATH, "yes")]
+)
 @pytest.mark.parametrize("user", ["", UNPRIVILEGED, VIEWER])
 def test_viewer_may_not_replay_or_redrive(
     token_console: Site,
@@ -183,7 +185,7 @@ def test_viewer_may_not_replay_or_redrive(
     confirm: str,
     user: str,
 ) -> None:
-    """Check that replay and redrive call no function if the caller may not start a maintenance."""
+    """Check that replay, redrive and discard do nothing if the caller may not start a maintenance."""
     headers = build_auth_header(environment, user) if user else {}
 
     response = post_form(
