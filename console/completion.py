@@ -1,8 +1,8 @@
 """Completes `kubectl maintenance` in the shell: kubectl runs the executable `kubectl_complete-maintenance` on PATH.
 
 kubectl passes the arguments after `maintenance`, of which the last is incomplete and may be "". The program prints one
-candidate per line, with its description after a tab, and then the directive for the shell, as a cobra command does for
-`__complete` (https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins, "shell completion for plugins").
+candidate per line, with its description after a tab, and then the directive for the shell. A cobra command prints the
+same for `__complete` (https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins, "shell completion for plugins").
 """
 
 from __future__ import annotations

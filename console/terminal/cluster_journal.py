@@ -1,8 +1,8 @@
 """Reads the journal of a cluster from the console, through the API server's proxy, with any credentials.
 
-The caller needs two permissions, which the ClusterRoles of the product's users contain: to request a token of the
-ServiceAccount `READER`, which proves to the console that the caller may read the journal, and to use the proxy to the
-Service of the same name.
+The caller needs two permissions, which the ClusterRoles of the product's users contain. One is to request a token of
+the ServiceAccount `READER`; the token proves to the console that the caller may read the journal. The other is to use
+the proxy to the Service of the same name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Selects the nodes of a command on its command line, runs the command for each, and reports one outcome per node.
 
 As with kubectl, users name nodes (`node-1` or `node/node-1`), select them with `-l`, or select all with `--all`. A
-command for one named node prints the same output as for several, except that its object is not in a list, and that its
-error ends the command with the error's own exit status.
+command for one named node prints the same output as for several, with two exceptions. Its object is not in a list, and
+its error ends the command with the error's own exit status.
 """
 
 from __future__ import annotations

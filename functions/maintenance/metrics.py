@@ -1,6 +1,6 @@
 """Metrics of drains and of all maintenances, exposed at `/metrics` and listed in docs/reference.md.
 
-The metrics have few labels, to stay small on large clusters: only the metrics of currently blocked pods have labels
+The metrics have few labels, to stay small on large clusters. Only the metrics of currently blocked pods have labels
 for node and budget, and the deadline of a drain has one for its node.
 """
 
