@@ -17,7 +17,7 @@ from localcluster.knative.planes import KnativePlanes
 from localcluster.processes import Server, reserve_port, wait_until_ready
 from localcluster.servers import ROOT
 
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 180
 PLAIN_OVERLAY, V1ALPHA1_DIR = ROOT / "manifests" / "overlays" / "plain", ROOT / "manifests" / "v1alpha1"
 EVENTING_KINDS = "apiserversource,pingsource,containersource,sinkbinding,broker,trigger"
 BROKER_PATH = f"/{NAMESPACE}/default"
