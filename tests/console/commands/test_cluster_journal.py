@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -113,7 +114,13 @@ def test_viewer_reads_same_events_as_from_file(
 
     assert result.exit_code == 0, result.output
     assert local.stdout.strip()
-    assert result.output == local.output
+    assert omit_new_values(result.output) == omit_new_values(local.output)
+
+
+def omit_new_values(output: str) -> str:
+    """Remove the ids and times of the events with attempts, which each export creates anew."""
+    attempts = r'"id": "[^"]+", ("source": "https://nodemaintenance.dev/attempts", "type": "[^"]+"), "time": "[^"]+"'
+    return re.sub(attempts, r"\1", output)
 
 
 def test_values_of_environment_variables_are_redacted(run_events: RunEvents) -> None:

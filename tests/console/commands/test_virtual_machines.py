@@ -56,7 +56,7 @@ def test_status_lists_vms_of_node(client_with_vms: SyncClient, run_command: RunC
     """Check that `status` lists each VM's strategies, migratability, drain effect and migration."""
     result = run_command("status", node_name)
     assert result.exit_code == 0, result.output
-    assert result.stdout.split("VIRTUAL MACHINES\n")[1].splitlines() == [
+    assert result.stdout.split("VIRTUAL MACHINES\n")[1].partition("\n\n")[0].splitlines() == [
         "  machines/live  Running  moves: to another node, without interruption",
         "    eviction LiveMigrate, run strategy Always, migratable",
         f"    migration Running to node-3: {virtual_machines.MIGRATION_NAME}",
