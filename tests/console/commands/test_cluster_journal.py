@@ -118,7 +118,7 @@ def test_viewer_reads_same_events_as_from_file(
 
 
 def omit_new_values(output: str) -> str:
-    """Remove the ids and times of the events with attempts, which each export creates anew."""
+    """Remove the ids and times of the events with attempts, which each export creates again."""
     attempts = r'"id": "[^"]+", ("source": "https://nodemaintenance.dev/attempts", "type": "[^"]+"), "time": "[^"]+"'
     return re.sub(attempts, r"\1", output)
 
