@@ -12,7 +12,7 @@ from localcluster.rabbitmq import environment, topology
 from localcluster.rabbitmq.server import RabbitServer
 from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV
 
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 180
 CONSUMING_LOG_LINE = "starting to process messages"
 """The message that a dispatcher logs once it consumes its queue."""
 

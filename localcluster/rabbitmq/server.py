@@ -25,7 +25,7 @@ CONFIG_TEMPLATE = Path(__file__).with_name("rabbitmq.conf")
 PROGRAM_DIRS = ("/usr/lib/rabbitmq/bin", "/usr/local/lib/rabbitmq/bin", "/opt/rabbitmq/sbin")
 """Where packages install the binaries; the wrapper scripts on PATH require the service's user and directories."""
 PROGRAMS = ("rabbitmq-server", "rabbitmqctl", "epmd")
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 180
 ERLANG_FLAGS = (
     "+sbwt none +sbwtdcpu none +sbwtdio none"  # Idle scheduler threads must not spin.
     " -kernel inet_dist_use_interface {127,0,0,1}"
