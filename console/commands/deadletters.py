@@ -148,7 +148,7 @@ def redrive(
         results = []
         for result in redrive_all(items, broker_url, opened_journal):
             results.append(result)
-            print_note(f"{_format_target(result.item)}  {_format_outcome(result)}", output)
+            print_note(f"{_format_event(result.item.dead_letter)}  {_format_outcome(result)}", output)
     print_note(f"{sum(not result.failed for result in results)} of {len(results)} redriven", output)
     show_json({"redriven": [_build_fields(result) for result in results]}, output)
     if any(result.failed for result in results):
@@ -173,7 +173,7 @@ def _discard(
 
 def _confirm_redrive(items: Sequence[RedriveItem], output: str) -> None:
     for item in items:
-        print_note(f"{_format_target(item)}{'' if item.problem else f' at {item.function_url}'}", output)
+        print_note(f"{_format_event(item.dead_letter)}{'' if item.problem else f' at {item.function_url}'}", output)
     confirm(f"Redrive {format_count(len(items), 'dead letter')}?", "use --yes")
 
 
@@ -187,10 +187,6 @@ def _build_fields(result: RedriveResult) -> dict[str, Any]:
         "url": result.item.function_url,
         "now": outcome,
     }
-
-
-def _format_target(item: RedriveItem) -> str:
-    return _format_event(item.dead_letter)
 
 
 def _format_event(dead_letter: Entry) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from localcluster.components.selection import (
     NOTIFICATIONS,
     VIRTUALIZATION,
 )
-from localcluster.programs import build
+from localcluster.kustomize import render_directory
 from localcluster.servers import ROOT
 
 MANIFESTS = ROOT / "manifests"
@@ -165,9 +164,7 @@ def write_overlay(parts: Sequence[str], directory: Path) -> Path:
 
 def render_documents(directory: Path) -> list[str]:
     """Render an overlay, and return its YAML documents. Raises `CalledProcessError` if kustomize rejects it."""
-    command = [str(build.ensure_programs() / "kubectl"), "kustomize", str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return done.stdout.removesuffix("\n").split("\n---\n")
+    return render_directory(directory).removesuffix("\n").split("\n---\n")
 
 
 def is_in_chart(combination: Combination, kind: str, name: str) -> bool:

@@ -18,6 +18,7 @@ from localcluster.chart import combinations as kustomize
 from localcluster.chart.conditions import Combination, find_condition
 from localcluster.chart.line_merge import END, Lines, build_template, enclose
 from localcluster.deploy.preflight import PLACEHOLDER_IMAGE
+from localcluster.kustomize import BlockDumper
 from localcluster.servers import ROOT
 
 CHART_DIR = ROOT / "charts" / "node-maintenance"
@@ -82,21 +83,6 @@ class Identity(NamedTuple):
     name: str
 
 
-class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as block scalars, without anchors and without breaking lines."""
-
-    def ignore_aliases(self, _data: object) -> bool:
-        """Return True, because a condition may enclose the anchor of an alias."""
-        return True
-
-
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _represent_text)
-
-
 def write_templates(directory: Path = GENERATED_DIR) -> None:
     """Write all generated templates into a directory, in place of earlier ones."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -156,7 +142,7 @@ def convert_document(document: str) -> tuple[Identity, Lines]:
     metadata = manifest["metadata"]
     identity = Identity(manifest["kind"], manifest["apiVersion"], metadata.get("namespace", ""), metadata["name"])
     _insert_placeholders(manifest)
-    text: str = yaml.dump(manifest, Dumper=_Dumper, width=10**6, allow_unicode=True)
+    text: str = yaml.dump(manifest, Dumper=BlockDumper, width=10**6, allow_unicode=True)
     # Helm would evaluate the expressions of Prometheus and Grafana.
     text = text.replace("{{", '{{ "{{" }}')
     for placeholder, expression in EXPRESSIONS.items():

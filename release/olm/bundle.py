@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import yaml
 
 from eventing.local.manifests import YAML_LOADER
 from localcluster.deploy.preflight import PLACEHOLDER_IMAGE
-from localcluster.programs import build
+from localcluster.kustomize import BlockDumper, render_directory
 from release.olm.bundle_objects import Manifest, divide_objects
 from release.olm.catalog import build_catalog
 from release.olm.service_version import PACKAGE, build_service_version, get_channel
@@ -51,9 +50,7 @@ class Images:
 
 def render_objects(root: Path) -> list[Manifest]:
     """Render the source of the bundle with kustomize."""
-    command = [str(build.ensure_programs() / "kubectl"), "kustomize", str(root / SOURCE_DIR)]
-    rendered = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return list(yaml.load_all(rendered, Loader=YAML_LOADER))
+    return list(yaml.load_all(render_directory(root / SOURCE_DIR), Loader=YAML_LOADER))
 
 
 def build_files(root: Path, objects: Sequence[Manifest], version: str, images: Images) -> dict[str, str]:
@@ -90,23 +87,8 @@ def build_files(root: Path, objects: Sequence[Manifest], version: str, images: I
 
 def dump(documents: Iterable[Any]) -> str:
     """Return the YAML of the documents, with a comment that names the generator."""
-    text = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+    text = yaml.dump_all(documents, Dumper=BlockDumper, sort_keys=False, width=120, allow_unicode=True)
     return f"# {GENERATED}\n{text}"
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes each text with several lines as a block, and no anchors."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        """Return True: values that occur twice are written twice."""
-        return True
-
-
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _represent_text)
 
 
 def _replace_image(value: Any, image: str) -> Any:

@@ -43,7 +43,7 @@ def list_objects(cluster: LocalCluster) -> set[str]:
 
 
 def apply_overlay(cluster: LocalCluster, overlay: str) -> None:
-    """Apply an overlay as `make deploy` does, with the Secret that it creates."""
+    """Apply an overlay without the checks and the Secret of `make deploy`."""
     cluster.kubectl("apply", SKIP_SCHEMA_OPTION, "-k", MANIFESTS / "overlays" / overlay)
 
 
