@@ -103,7 +103,7 @@ test-slow: $(STAMP) ## run only the tests that `make test-all` adds to those of 
 	@$(BIN)/python -m pytest $(SHARED) -m '(slow or alone) and $(TEST_ALL)' $(ARGS)
 
 # .ci/run leaves out this target, because building Helm and OLM's validators takes several minutes.
-test-distribution: $(STAMP) ## check the Helm chart, the OLM bundle and the release workflow with Helm, OLM's validators and actionlint
+test-distribution: $(STAMP) ## check the Helm chart, the OLM bundle, the krew manifest and the release workflow with Helm, OLM's validators, krew and actionlint
 	@$(BIN)/python -m tests.dependencies test-distribution
 	@$(BIN)/python -m pytest $(SHARED) -m distribution $(ARGS)
 

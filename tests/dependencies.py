@@ -26,7 +26,7 @@ _REAL_NODE_TOOLSETS = (
 TOOLSETS: dict[str, tuple[Toolset, ...]] = {
     "test": (build.KUBERNETES,),
     "test-all": (build.KUBERNETES, build.KUBEVIRT),
-    "test-distribution": (build.KUBERNETES, build.HELM, build.OLM, build.ACTIONLINT),
+    "test-distribution": (build.KUBERNETES, build.HELM, build.OLM, build.ACTIONLINT, build.KREW),
     "e2e": (build.KUBERNETES, build.KNATIVE, build.RABBITMQ, build.SERVING),
     "e2e-real": _REAL_NODE_TOOLSETS,
     "e2e-installs": (

@@ -79,6 +79,7 @@ TRAEFIK = Toolset("Traefik", ("traefik",), ("traefik",))
 REGISTRY = Toolset("the image registry", ("registry",), ("registry",))
 KN = Toolset("kn", ("kn",), ("kn",))
 HELM = Toolset("Helm", ("helm",), ("helm",))
+KREW = Toolset("krew", ("krew",), ("krew", "validate-krew-manifest"))
 _RABBITMQ, _ADAPTERS = "knative.dev/eventing-rabbitmq/cmd", "knative.dev/eventing/cmd"
 RABBITMQ = Toolset(
     "RabbitMQ Broker",

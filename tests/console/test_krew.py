@@ -1,15 +1,23 @@
-"""Tests for the archives and the manifest of krew."""
+"""Tests for the archives and the manifest of krew, with krew itself and its validator."""
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
+import sys
 import tarfile
-from hashlib import sha256
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from localcluster.cluster import LocalCluster
 from localcluster.errors import LocalClusterError
 from localcluster.plugin.archives import PROGRAM, build_launcher, write_archive
 from localcluster.plugin.krew_manifest import write_manifest
@@ -27,7 +35,9 @@ from localcluster.plugin.requirements import (
     read_wheel_metadata,
     select_pins,
 )
-from tests.console.plugin_environment import link_distributions
+from localcluster.programs import build
+from tests.console.conftest import CreateNode
+from tests.console.plugin_environment import PluginEnvironment, link_distributions
 
 VERSION = "0.1.0"
 
@@ -45,6 +55,86 @@ def archive(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "plugin.tar.gz"
 
 
+@pytest.fixture
+def manifest(archive: Path, tmp_path: Path) -> Iterator[Path]:
+    """Yield a manifest whose archives a local server serves."""
+    served = tmp_path / "served"
+    served.mkdir()
+    archives: dict[Platform, Path] = {}
+    for platform in PLATFORMS:
+        archives[platform] = served / f"{platform.os}-{platform.architecture}.tar.gz"
+        shutil.copy(archive, archives[platform])
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(served)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield write_manifest(VERSION, f"http://127.0.0.1:{server.server_port}/", archives, tmp_path)
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """A server of files that logs nothing."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing."""
+
+
+@pytest.fixture
+def krew(manifest: Path, served_cluster: LocalCluster, tmp_path: Path) -> PluginEnvironment:
+    """Return an environment with Python, krew and its validator, which is also the directory of installed plugins."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "krew"], check=True)
+    programs = tmp_path / "krew" / "bin"
+    built = build.ensure_programs(build.KREW)
+    (programs / "kubectl-krew").symlink_to(built / "krew")
+    (programs / "validate-krew-manifest").symlink_to(built / "validate-krew-manifest")
+    return PluginEnvironment(programs.parent, tmp_path, served_cluster.kubeconfig)
+
+
+@pytest.mark.distribution
+def test_krew_accepts_manifest_and_installs_each_archive(krew: PluginEnvironment, manifest: Path) -> None:
+    """Check the manifest with krew's own validator, which installs the archive of each platform."""
+    result = krew.run("validate-krew-manifest", "-manifest", str(manifest))
+
+    assert result.returncode == 0, result.stderr
+    assert f"all {len(PLATFORMS)} spec.platforms installed fine" in result.stderr
+    assert "exceeds" not in result.stderr
+
+
+@pytest.mark.distribution
+def test_validator_rejects_wrong_checksum(krew: PluginEnvironment, manifest: Path) -> None:
+    """Check that the validator reads the archives, so that the test above can fail."""
+    content = yaml.safe_load(manifest.read_text())
+    content["spec"]["platforms"][-1]["sha256"] = "0" * 64
+    manifest.write_text(yaml.safe_dump(content))
+
+    assert krew.run("validate-krew-manifest", "-manifest", str(manifest)).returncode != 0
+
+
+@pytest.mark.distribution
+def test_plugin_installed_with_krew_reads_cluster(
+    krew: PluginEnvironment, manifest: Path, create_node: CreateNode, tmp_path: Path
+) -> None:
+    """Check that kubectl finds the plugin and, with the link from the docs, its completion."""
+    node = create_node()
+    root = {"KREW_ROOT": str(krew.directory), "HOME": str(tmp_path)}
+
+    installed = krew.run("kubectl", "krew", "install", f"--manifest={manifest}", **root)
+    status = krew.run("kubectl", "maintenance", "status", node, **root)
+    start = krew.run("kubectl", "maintenance", "start", node, "--dry-run", "-o", "json", **root)
+    version = krew.run("kubectl", "maintenance", "--version", **root)
+    link = installed.stderr.partition("ln -s ")[2].splitlines()[0]
+    krew.run("sh", "-c", f"ln -s {link}", **root)
+    completion = krew.run("kubectl", "__complete", "maintenance", "cordon", node, **root)
+
+    assert installed.returncode == 0, installed.stderr
+    assert (status.returncode, status.stderr) == (0, "")
+    assert node in status.stdout
+    assert json.loads(start.stdout)["spec"]["nodeName"] == node, start.stderr
+    assert version.stdout == f"kubectl maintenance {VERSION}\n"
+    assert completion.stdout == f"{node}\n:4\n", completion.stderr
+
+
 def test_archive_is_reproducible_and_omits_unused_modules(archive: Path, wheel: Path, tmp_path: Path) -> None:
     """Check the archive's programs, and that it omits the generated clients, which are most of `kubernetes`."""
     libraries = tmp_path / "libraries"
@@ -60,24 +150,6 @@ def test_archive_is_reproducible_and_omits_unused_modules(archive: Path, wheel: 
     assert [name for name in members if name.startswith(("lib/kubernetes/client/", "lib/pydantic"))] == []
     assert [name for name in members if name.endswith(".pyc")] == []
     assert (tmp_path / "first.tar.gz").read_bytes() == (tmp_path / "second.tar.gz").read_bytes()
-
-
-def test_manifest_names_archive_and_checksum_of_each_platform(archive: Path, tmp_path: Path) -> None:
-    """Check the fields that krew requires, with its limits for the length of lines."""
-    archives = dict.fromkeys(PLATFORMS, archive)
-    manifest = yaml.safe_load(write_manifest(VERSION, "https://downloads.example/", archives, tmp_path).read_text())
-    spec, platforms = manifest["spec"], manifest["spec"]["platforms"]
-    selectors = [platform["selector"]["matchLabels"] for platform in platforms]
-
-    assert (manifest["apiVersion"], manifest["kind"]) == ("krew.googlecontainertools.github.com/v1alpha2", "Plugin")
-    assert (manifest["metadata"]["name"], spec["version"]) == ("maintenance", f"v{VERSION}")
-    assert "\n" not in spec["shortDescription"]
-    assert sorted((labels["os"], labels["arch"]) for labels in selectors) == [
-        *(("darwin", "amd64"), ("darwin", "arm64"), ("linux", "amd64"), ("linux", "arm64")),
-    ]
-    assert {(platform["uri"], platform["sha256"], platform["bin"]) for platform in platforms} == {
-        (f"https://downloads.example/{archive.name}", sha256(archive.read_bytes()).hexdigest(), PROGRAM)
-    }
 
 
 def test_launcher_rejects_unsupported_python(tmp_path: Path) -> None:
