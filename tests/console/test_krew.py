@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -82,7 +83,7 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def krew(manifest: Path, served_cluster: LocalCluster, tmp_path: Path) -> PluginEnvironment:
-    """Return an environment with Python, krew and its validator, which is also the directory of installed plugins."""
+    """Return an environment with Python, krew and its validator."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "krew"], check=True)
     programs = tmp_path / "krew" / "bin"
     built = build.ensure_programs(build.KREW)
@@ -113,13 +114,19 @@ def test_validator_rejects_wrong_checksum(krew: PluginEnvironment, manifest: Pat
 
 @pytest.mark.distribution
 def test_plugin_installed_with_krew_reads_cluster(
-    krew: PluginEnvironment, manifest: Path, create_node: CreateNode, tmp_path: Path
+    krew: PluginEnvironment,
+    manifest: Path,
+    create_node: CreateNode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Check that kubectl finds the plugin and, with the link from the docs, its completion."""
     node = create_node()
-    root = {"KREW_ROOT": str(krew.directory), "HOME": str(tmp_path)}
+    root = {"KREW_ROOT": str(tmp_path / "root"), "HOME": str(tmp_path)}
+    monkeypatch.setenv("PATH", f"{tmp_path / 'root' / 'bin'}:{os.environ['PATH']}")
 
     installed = krew.run("kubectl", "krew", "install", f"--manifest={manifest}", **root)
+    assert installed.returncode == 0, installed.stderr
     status = krew.run("kubectl", "maintenance", "status", node, **root)
     start = krew.run("kubectl", "maintenance", "start", node, "--dry-run", "-o", "json", **root)
     version = krew.run("kubectl", "maintenance", "--version", **root)
@@ -127,7 +134,6 @@ def test_plugin_installed_with_krew_reads_cluster(
     krew.run("sh", "-c", f"ln -s {link}", **root)
     completion = krew.run("kubectl", "__complete", "maintenance", "cordon", node, **root)
 
-    assert installed.returncode == 0, installed.stderr
     assert (status.returncode, status.stderr) == (0, "")
     assert node in status.stdout
     assert json.loads(start.stdout)["spec"]["nodeName"] == node, start.stderr
