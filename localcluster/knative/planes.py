@@ -1,6 +1,6 @@
-"""Knative as processes: the control planes of its projects, and Eventing's data plane of ingress, filter and channel.
+"""Runs Knative as processes: its projects' control planes, and Eventing's data plane of ingress, filter and channel.
 
-An nginx reverse proxy replaces cluster DNS: the host name of a request selects the local port.
+An nginx reverse proxy replaces cluster DNS: it selects the local port by the host name of the request.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ CONFIG_TEMPLATE = Path(__file__).with_name("nginx.conf")
 
 
 class KnativePlanes:
-    """Knative on a cluster that was started with `install.APISERVER_FLAGS`; only one instance per host."""
+    """Knative on a cluster that was started with `install.APISERVER_FLAGS`; only one instance can run per host."""
 
-    # The dispatcher must start first: other processes try to listen on one of its ports, and continue if it is taken.
+    # The dispatcher must start first: other processes try to use one of its ports, and continue if the port is taken.
     parts: tuple[str, ...] = ("dispatcher", "ingress", "filter")
 
     def __init__(self, cluster: LocalCluster, directory: Path) -> None:
