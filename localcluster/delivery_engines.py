@@ -1,7 +1,7 @@
 """The engines that `DELIVERY` selects: each one's binaries, its API server flags, and how it installs the product.
 
-Importing this module is cheap: each engine is imported only when it is selected, and the product only when it is
-started.
+Importing this module is cheap: an engine's modules are imported when the engine is selected, and the product's modules
+when the product is started.
 """
 
 from __future__ import annotations

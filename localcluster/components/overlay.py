@@ -21,9 +21,9 @@ OPTIONAL_COMPONENTS = (ADMISSION, CERTIFICATES)
 COMPACT_COMPONENT = "compact"
 
 
-def ensure_overlay(base_overlay: Path, wanted_components: Components, new_directory: Path) -> Path:
+def ensure_overlay(base_overlay: Path, components: Components, new_directory: Path) -> Path:
     """Return an overlay's directory: `base_overlay` for the default components, else a new one with `components`."""
-    if set(wanted_components) == set(DEFAULT_COMPONENTS):
+    if set(components) == set(DEFAULT_COMPONENTS):
         return base_overlay
     new_directory.mkdir(parents=True, exist_ok=True)
     content = yaml.safe_load((base_overlay / "kustomization.yaml").read_text())

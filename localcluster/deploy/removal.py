@@ -69,7 +69,7 @@ def remove(overlay: str, force: bool) -> None:
 
 
 def _list_deletions(manifests: Sequence[Mapping[str, Any]], is_install: bool) -> list[tuple[str, ...]]:
-    """Return each `kubectl delete`'s arguments: for the overlay, and for objects that the install created besides it."""
+    """Return each `kubectl delete`'s arguments: for the overlay, and for other objects that the install created."""
     deletions: list[tuple[str, ...]] = [("-f", "-", "-l", SHARED_SELECTOR)]
     if is_install:
         deletions += [("secret", SIGNING_SECRET, "-n", namespace) for namespace in list_signing_namespaces(manifests)]
