@@ -1,6 +1,6 @@
-"""Writes the archives that krew installs: the command with its libraries, and a launcher for the user's Python.
+"""Writes the archives that krew installs: the command, its libraries, and a launcher script for the user's Python.
 
-A zipapp would be one file, but Python cannot import the compiled libraries from it.
+A zipapp would be a single file, but Python cannot import compiled libraries from a zipapp.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ main()
 UNUSED_PATTERN = re.compile(
     r"bin/|kubernetes/(client|aio/client/api)/|kubernetes/aio/client/models/[a-z]|sqlalchemy/testing/|[^/]+/tests/"
 )
-"""Matches the libraries' files that the command does not import; the image omits the same files."""
+"""Matches the libraries' files that `kubectl maintenance` does not import; the product's image omits them, too."""
 
 
 def write_archive(wheel: Path, libraries: Path, archive: Path) -> None:
-    """Write the archive with the content of the wheel and of the directory `libraries`.
+    """Write an archive with the launcher, the wheel's modules, and the modules in the directory `libraries`.
 
-    The same input produces the same archive, so that its checksum can be compared.
+    The same input produces the same bytes, so that the archive's checksum is reproducible.
     """
     with (
         archive.open("wb") as file,
@@ -55,7 +55,7 @@ def write_archive(wheel: Path, libraries: Path, archive: Path) -> None:
 
 
 def build_launcher() -> str:
-    """Return the launcher's source, which older versions of Python can parse, too, so that they print its error."""
+    """Return the launcher's source; even unsupported versions of Python can parse it, and print its error."""
     oldest, newest = PYTHON_VERSIONS[0], PYTHON_VERSIONS[-1]
     fields = {"oldest": oldest.replace(".", ", "), "newest": newest.replace(".", ", ")}
     return LAUNCHER.format(**fields, range=f"Python {oldest} to {newest}")

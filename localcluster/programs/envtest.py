@@ -1,6 +1,7 @@
-"""Prebuilt kube-apiserver, etcd and kubectl: from the directory in KUBEBUILDER_ASSETS, or from `setup-envtest`.
+"""Provides prebuilt kube-apiserver, etcd and kubectl, from the directory KUBEBUILDER_ASSETS or from `setup-envtest`.
 
-`setup-envtest` downloads them if the network allows it. Links combine them with the programs that are built here.
+`setup-envtest` downloads these binaries if the network allows it. Symbolic links combine them with the locally built
+binaries in one directory.
 """
 
 from __future__ import annotations
@@ -16,27 +17,27 @@ from localcluster.errors import LocalClusterError
 from localcluster.programs.go_install import NO_DWARF_FLAG, build_environment
 
 MODULE_DIR = Path(__file__).parents[1] / "envtest"
-"""The directory of the go.mod that requires setup-envtest."""
+"""The directory of the go.mod that requires `setup-envtest`."""
 DOWNLOAD_TIMEOUT_SECONDS = 300.0
-"""Timeout of the download, which is about 100 MB."""
+"""Timeout of the download of about 100 MB."""
 INDEX_VARIABLE = "ENVTEST_INDEX"
-"""Environment variable with the URL of a release index that replaces setup-envtest's default, such as a mirror's."""
+"""Environment variable with the URL of a release index, such as a mirror's, that replaces setup-envtest's default."""
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 PROGRAMS = ("etcd", "kube-apiserver", "kubectl")
 
 
 def download(go: Path, cache: Path, version: str) -> None:
-    """Try to download the binaries of a Kubernetes release such as v1.37.2 into `cache`; print the outcome."""
+    """Try to download the binaries of a Kubernetes release, such as v1.37.2, into `cache`; print the outcome."""
     release = _parse_minor(version)
     print(f"downloading prebuilt programs of Kubernetes {release} with setup-envtest", flush=True)
-    for leftover in cache.glob("envtest-*.new-*"):  # leftovers of a killed download
+    for leftover in cache.glob("envtest-*.new-*"):  # Killed downloads leave these directories.
         shutil.rmtree(leftover, ignore_errors=True)
     folder = _get_download_dir(cache, version)
     staging = folder.with_name(f"{folder.name}.new-{os.getpid()}")
     index = os.environ.get(INDEX_VARIABLE)
     options = ["--bin-dir", str(staging), *(["--index", index] if index else [])]
     command = [str(go), "tool", "setup-envtest", "use", f"{release}.x", *options]
-    environment = build_environment(GOFLAGS=NO_DWARF_FLAG)  # Go compiles the standard library once per set of flags
+    environment = build_environment(GOFLAGS=NO_DWARF_FLAG)  # With the build's flags, Go reuses its standard library.
     try:
         done = subprocess.run(
             command,
@@ -60,14 +61,14 @@ def download(go: Path, cache: Path, version: str) -> None:
 
 
 def find_downloaded(cache: Path, version: str) -> Path | None:
-    """Return the directory with the binaries of this minor version, or None if they were not downloaded."""
+    """Return the directory with the downloaded binaries of this minor version, or None if it is incomplete."""
     candidates = sorted((_get_download_dir(cache, version) / "k8s").glob(f"{_parse_minor(version)}.*-{sys.platform}-*"))
     complete = [folder for folder in candidates if has_all_programs(folder)]
     return complete[-1] if complete else None
 
 
 def _get_download_dir(cache: Path, version: str) -> Path:
-    """Return the directory of a minor version; another work tree may use another version at the same time."""
+    """Return the download directory of a minor version; work trees may use different versions concurrently."""
     return cache / f"envtest-{_parse_minor(version)}"
 
 
@@ -77,7 +78,7 @@ def _parse_minor(version: str) -> str:
 
 
 def find_assets() -> Path | None:
-    """Return the directory of prebuilt binaries, or None if the variable is not set.
+    """Return the directory in KUBEBUILDER_ASSETS, or None if the variable is not set.
 
     Raises `LocalClusterError` if the directory lacks a binary.
     """
@@ -104,13 +105,13 @@ def _list_missing_programs(directory: Path) -> list[str]:
 
 
 def get_link_dir(assets: Path, built: Path, cache: Path) -> Path:
-    """Return the path of the directory with links to the prebuilt and to the locally built binaries."""
+    """Return the path of the directory with symbolic links to the prebuilt and the locally built binaries."""
     digest = hashlib.sha256(f"{assets}\0{built}".encode())
     return cache / f"assets-{digest.hexdigest()[:12]}"
 
 
 def link_programs(assets: Path, built: Path, names: tuple[str, ...], link_dir: Path, version: str) -> None:
-    """Create the directory that `get_link_dir` names; print a warning if the prebuilt API server's version differs.
+    """Create the directory from `get_link_dir`; print a warning if the prebuilt API server has another version.
 
     Args:
         assets: The directory of the prebuilt binaries.

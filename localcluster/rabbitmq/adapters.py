@@ -1,7 +1,7 @@
-"""The sources as processes: Knative's adapters for ApiServerSource and PingSource, and PodSource's container.
+"""Runs the sources as processes: Knative's adapters for ApiServerSource and PingSource, and PodSource's container.
 
-No controllers run here. So this module also installs the objects that the adapters and the dispatchers read, and writes
-the status fields that the controllers would write.
+Knative's controllers do not run in this setup. So this module also installs the objects that the adapters and the
+dispatchers read, and writes the status fields that the controllers would write.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Object = dict[str, Any]
 
 
 class SourceAdapters:
-    """Builds a process for each source, with the permissions of the source's ServiceAccount.
+    """Builds a process for each source; each process has the permissions of the source's ServiceAccount.
 
     Args:
         programs: The directory of the built binaries.
@@ -49,7 +49,7 @@ class SourceAdapters:
         self._cluster, self._programs, self._logs, self._sink_url = cluster, programs, logs, sink_url
 
     def build_servers(self, documents: Iterable[Document]) -> dict[str, Server]:
-        """Return the processes by the names of the sources, not started yet."""
+        """Build the processes by the sources' names, without starting them."""
         builders = {
             "ApiServerSource": self._build_api_server_source,
             "PingSource": self._build_ping_source,
@@ -67,7 +67,7 @@ class SourceAdapters:
         variables = environment.build_ping_source_env(
             str(write_account_kubeconfig(self._cluster, environment.SYSTEM_NAMESPACE, SERVICE_ACCOUNT))
         )
-        # The ping adapter is the only replica, so it needs no leader election.
+        # This ping adapter is the only replica, so it needs no leader election.
         command: list[str | Path] = [self._programs / "mtping", "-disable-ha"]
         return Server(document.name, command, self._logs / f"{document.name}.log", {**NO_PROXY_LOCAL_ENV, **variables})
 
@@ -86,7 +86,7 @@ class SourceAdapters:
 
 
 def install_ping_source(cluster: LocalCluster, source: Document, sink_url: str) -> None:
-    """Apply Knative's own objects for PingSource and the product's PingSource, with a status that is ready."""
+    """Apply Knative's objects for PingSource, then the product's PingSource with a status in which it is Ready."""
     cluster.kubectl("create", "namespace", SYSTEM_NAMESPACE)
     install_objects(cluster, FILES, [(source.body, _build_ping_source_status(sink_url))])
 
@@ -99,10 +99,10 @@ def _build_ping_source_status(sink_url: str) -> Object:
 
 
 def install_broker_and_triggers(cluster: LocalCluster, documents: Sequence[Document], broker_url: str) -> None:
-    """Apply the product's Broker and Triggers, each with the address that its controller would publish in the status.
+    """Apply the product's Broker and Triggers, each with the URL that its controller would write to the status.
 
     Args:
-        documents: The manifests, with absolute addresses of the Triggers' subscribers.
+        documents: The manifests; the Triggers' subscribers must have absolute URLs.
         broker_url: The URL at which the Broker accepts events.
     """
     brokers_and_triggers = [document for document in documents if document.kind in ("Broker", "Trigger")]
