@@ -153,7 +153,7 @@ def _get_build_dir(toolset: Toolset) -> Path:
 
 
 def _get_controllers_dir() -> Path:
-    """Return a directory with the `CONTROLLERS` binaries: that of all Kubernetes binaries if they were built locally."""
+    """Return a directory with the `CONTROLLERS` binaries: the directory of all Kubernetes binaries, if it exists."""
     directory = _get_build_dir(KUBERNETES)
     return directory if directory.is_dir() else _get_build_dir(CONTROLLERS)
 

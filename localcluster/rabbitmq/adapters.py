@@ -111,7 +111,7 @@ def install_broker_and_triggers(cluster: LocalCluster, documents: Sequence[Docum
 
 
 def install_objects(cluster: LocalCluster, files: Sequence[str], objects: Sequence[tuple[Object, Object]]) -> None:
-    """Apply Knative's own objects from these files of its Go module, then `objects`, each with its status."""
+    """Apply Knative's objects from these files of its Go module, then the `objects`, each given with its status."""
     module = build.download_program_module("rabbitmq", MODULE)
     knative_objects = [item for name in files for item in _load_objects(module / name)]
     kinds = [item["metadata"]["name"] for item in knative_objects if item["kind"] == "CustomResourceDefinition"]
@@ -130,7 +130,7 @@ def _build_status(document: Document, broker_url: str) -> Object:
 def _load_objects(file: Path) -> Iterator[Object]:
     for item in yaml.load_all(file.read_text(), Loader=YAML_LOADER):
         if item and item["kind"] == "CustomResourceDefinition":
-            # One version is enough here, and the conversion webhook does not run.
+            # The objects use only one version of each CRD, and no conversion webhook runs.
             item["spec"]["conversion"] = {"strategy": "None"}
         if item:
             yield item

@@ -1,9 +1,10 @@
-"""*fake-virt* simulates the part of KubeVirt that a drain depends on. The product never imports it.
+"""*fake-virt* simulates the parts of KubeVirt on which a drain depends. The product does not import this module.
 
 A VirtualMachine gets its VMI according to its run strategy. A VMI gets a virt-launcher pod, which kwok runs. A
-migration (VMIM) creates a second virt-launcher pod on a different node and moves the VMI there. A VMI's annotation
-decides whether it can be migrated. Another annotation records the guest's boot: a migration keeps it, a restart
-replaces it. The state is read from the cluster only, so the process can be killed and restarted at any time.
+migration (VirtualMachineInstanceMigration) creates a second virt-launcher pod on another node, and moves the VMI to
+that node. One annotation of the VMI decides whether it can be migrated. Another annotation records the guest's boot: a
+migration keeps it, and a restart replaces it. All state is in the cluster, so the process can be killed and restarted
+at any time.
 """
 
 from __future__ import annotations
@@ -22,30 +23,30 @@ from kube.virtualization.vmis import API_VERSION, MIGRATIONS_PATH, VMIS_PATH, ge
 from localcluster.simulators.controller import FakeController
 
 BOOT_ANNOTATION = "fake-virt/booted"
-"""Annotation of a VMI with the boot time and the first virt-launcher pod of its guest; a reboot changes its value."""
+"""Annotation of a VMI with its guest's boot time and first virt-launcher pod; only a reboot changes its value."""
 NOT_MIGRATABLE_ANNOTATION = "fake-virt/not-migratable"
-"""Annotation of a VMI that cannot be migrated; its value is the reason."""
+"""Annotation that makes a VMI non-migratable; its value is the reason."""
 FAILING_ANNOTATION = "fake-virt/failing"
-"""Annotation of a node to which all migrations fail."""
+"""Annotation of a node that makes all migrations to the node fail."""
 HOLDING_ANNOTATION = "fake-virt/holding"
-"""Annotation of a node to which no migration finishes."""
+"""Annotation of a node that prevents all migrations to the node from finishing."""
 MIGRATION_LABEL = MIGRATION_UID_LABEL
-"""KubeVirt's label of the virt-launcher pod that a migration creates: the uid of the migration."""
+"""KubeVirt's label with a migration's uid, on the virt-launcher pod that the migration created."""
 Item = Mapping[str, Any]
-"""A read-only object."""
+"""An object that the code only reads."""
 VIRTUAL_MACHINES_PATH = f"/apis/{API_VERSION}/virtualmachines"
 LAUNCHER_LABELS = {"kubevirt.io": "virt-launcher"}
 FIRST_NODE_ANNOTATION = "fake-virt/first-node"
-"""Annotation of a VirtualMachine or VMI: the node of its first virt-launcher pod, instead of the scheduler's choice."""
+"""Annotation of a VirtualMachine or VMI with the node for its first virt-launcher pod, which bypasses the scheduler."""
 RESTARTING_STRATEGIES = ("Always", "Running", "RerunOnFailure")
-"""Run strategies for which a failed VMI is recreated. One of the requirement documents spells `Always` as `Running`."""
+"""Run strategies with which a failed VMI is recreated; a requirement document writes `Running` for `Always`."""
 
 PRINTABLE_STATUS = {"Running": "Running", "Stopped": "Stopped", "Failed": "Stopped"}
-"""`printableStatus` of a VirtualMachine for each phase of its VMI; all other phases give `Starting`."""
+"""A VirtualMachine's `printableStatus` for each phase of its VMI; `Starting` for any other phase."""
 
 
 class FakeKubeVirtController(FakeController):
-    """A fake controller for VMIs, migrations and virt-launcher pods."""
+    """Base class of the fake controllers for VMIs, migrations and virt-launcher pods."""
 
     watched: ClassVar[Mapping[str, str]] = {
         VMIS_PATH: "",
@@ -59,7 +60,7 @@ class FakeKubeVirtController(FakeController):
         return objects
 
     def _list_launchers(self) -> dict[str, list[Object]]:
-        """Return the virt-launcher pods by the uid of their VMI."""
+        """Return the virt-launcher pods by the uid of the VMI that they belong to."""
         launchers: dict[str, list[Object]] = {}
         for pod in self._admin.list(PODS_PATH, label_selector=CREATED_BY_LABEL)["items"]:
             launchers.setdefault(pod["metadata"]["labels"][CREATED_BY_LABEL], []).append(pod)
@@ -70,19 +71,19 @@ class FakeKubeVirtController(FakeController):
         return annotation in (self._admin.get(build_node_path(node))["metadata"].get("annotations") or {})
 
     def _patch_instance(self, instance: Object, status: Object, **metadata: Mapping[str, str]) -> None:
-        """Patch a VMI unless it has changed since it was read; its status is not a subresource."""
+        """Patch a VMI, whose status is not a subresource; the patch fails if the VMI has changed since it was read."""
         metadata_patch = {"resourceVersion": instance["metadata"]["resourceVersion"], **metadata}
         path = get_object_path(instance, "virtualmachineinstances")
         instance.update(self._admin.patch(path, {"metadata": metadata_patch, "status": status}))
 
 
 class FakeVirt(FakeKubeVirtController):
-    """A thread that simulates KubeVirt while its `with` block runs."""
+    """A thread that simulates KubeVirt's control plane and nodes during its `with` block."""
 
     watched: ClassVar[Mapping[str, str]] = {**FakeKubeVirtController.watched, VIRTUAL_MACHINES_PATH: ""}
 
     def reconcile(self) -> None:
-        """Advance every VirtualMachine, VMI and migration by one step."""
+        """Advance the state of every VirtualMachine, VMI and migration by one step."""
         vms, instances, migrations = (
             self._list_objects(path) for path in (VIRTUAL_MACHINES_PATH, VMIS_PATH, MIGRATIONS_PATH)
         )
@@ -107,7 +108,7 @@ class FakeVirt(FakeKubeVirtController):
     def _find_stranded_launchers(
         self, migrations: list[Object], vmis_by_key: Mapping[Any, Object], launchers: Mapping[str, list[Object]]
     ) -> list[Object]:
-        """Return the virt-launcher pods of deleted migrations, except those on the VMI's node."""
+        """Return the virt-launcher pods of deleted migrations, except for pods on the node of their VMI."""
         known_uids = ("", *(migration["metadata"]["uid"] for migration in migrations))
         nodes_by_uid = {
             instance["metadata"]["uid"]: (instance.get("status") or {}).get("nodeName")
@@ -127,7 +128,7 @@ class FakeVirt(FakeKubeVirtController):
         self._admin.delete(path, uid=metadata["uid"])
 
     def _ensure_instance(self, vm: Object, instance: Object | None) -> None:
-        """Create the VMI of a VirtualMachine if its run strategy requires one; delete a failed VMI, to recreate it."""
+        """Create a VirtualMachine's VMI if its run strategy requires one; delete a failed VMI, to recreate it."""
         strategy, metadata = get_run_strategy(vm), vm["metadata"]
         if instance is not None and get_phase(instance) == "Failed" and strategy in RESTARTING_STRATEGIES:
             self._admin.delete(get_object_path(instance, "virtualmachineinstances"), uid=instance["metadata"]["uid"])
@@ -140,7 +141,7 @@ class FakeVirt(FakeKubeVirtController):
         self._admin.patch(f"{get_object_path(vm, 'virtualmachines')}/status", {"status": {"created": True}})
 
     def _write_vm_status(self, vm: Object, instance: Object | None) -> None:
-        """Write the VirtualMachine's status, which `kubectl get vm` prints."""
+        """Write the status of a VirtualMachine, which `kubectl get vm` prints."""
         status = vm.get("status") or {}
         phase = get_phase(instance) if instance is not None else "Stopped"
         ready = {"type": "Ready", "status": "True" if phase == "Running" else "False"}
@@ -153,7 +154,7 @@ class FakeVirt(FakeKubeVirtController):
             self._admin.patch(f"{get_object_path(vm, 'virtualmachines')}/status", {"status": vm_status})
 
     def _advance_instance(self, instance: Object, launchers: list[Object]) -> None:
-        """Advance a VMI from creation to Running, and to Failed when its virt-launcher pod is gone."""
+        """Advance a VMI from creation to Running, or to Failed if its virt-launcher pod no longer exists."""
         phase, metadata = get_phase(instance), instance["metadata"]
         if metadata.get("deletionTimestamp") or phase == "Failed":
             return
@@ -173,7 +174,7 @@ class FakeVirt(FakeKubeVirtController):
             self._patch_instance(instance, build_running_status(instance, launcher), annotations=boot)
 
     def _update_running_instance(self, instance: Object, launchers: list[Object]) -> None:
-        """Fail or delete a VMI that has no virt-launcher pod on its node; update the conditions of other VMIs."""
+        """Update the conditions of a VMI; fail or delete it if it has no virt-launcher pod on its node."""
         node = instance["status"]["nodeName"]
         if not any(pod["spec"].get("nodeName") == node and not is_terminating(pod) for pod in launchers):
             if instance["metadata"].get("ownerReferences"):
@@ -187,7 +188,7 @@ class FakeVirt(FakeKubeVirtController):
             self._patch_instance(instance, {"conditions": build_conditions(instance)})
 
     def _advance_migration(self, migration: Object, instance: Object, launchers: list[Object]) -> None:
-        """Advance a migration by one step: create the target pod, report Running, then finish."""
+        """Advance a migration by one step: create the target pod, then report Running, then finish the migration."""
         uid, source = migration["metadata"]["uid"], (instance.get("status") or {}).get("nodeName")
         target = next((pod for pod in launchers if pod["metadata"]["labels"].get(MIGRATION_LABEL) == uid), None)
         phase = (migration.get("status") or {}).get("phase")
@@ -208,7 +209,7 @@ class FakeVirt(FakeKubeVirtController):
     def _finish_migration(
         self, migration: Object, instance: Object, target: Object, other_launchers: list[Object]
     ) -> None:
-        """Finish a migration: move the VMI and delete the source pod, or fail if the target node is marked failing."""
+        """Move the VMI to the target node and delete the source pod; or fail, if the node has `FAILING_ANNOTATION`."""
         node = target["spec"]["nodeName"]
         is_failing = self._has_annotation(node, FAILING_ANNOTATION)
         state = {**migration["status"]["migrationState"], "endTimestamp": format_now(), "completed": True}
@@ -229,13 +230,13 @@ class FakeVirt(FakeKubeVirtController):
 
 
 def get_run_strategy(vm: Item) -> str:
-    """Return the run strategy of a VirtualMachine; `running: true` is equivalent to `Always` (C15)."""
+    """Return a VirtualMachine's run strategy; `running: true` is equivalent to `Always` (C15)."""
     spec = vm["spec"]
     return str(spec.get("runStrategy") or ("Always" if spec.get("running") else "Halted"))
 
 
 def build_instance(vm: Item) -> Object:
-    """Build the VMI of a VirtualMachine."""
+    """Build a VirtualMachine's VMI."""
     metadata, template = vm["metadata"], vm["spec"]["template"]
     owner = {"apiVersion": API_VERSION, "kind": "VirtualMachine", "name": metadata["name"], "uid": metadata["uid"]}
     identity = {"name": metadata["name"], "ownerReferences": [{**owner, "controller": True}]}
@@ -252,7 +253,7 @@ def build_instance(vm: Item) -> Object:
 
 
 def get_first_node(vm: Item) -> str:
-    """Return the node on which a VirtualMachine must start first, or "" for any node."""
+    """Return the node on which a VirtualMachine must be started the first time, or "" for any node."""
     return str((vm["metadata"].get("annotations") or {}).get(FIRST_NODE_ANNOTATION) or "")
 
 
@@ -271,7 +272,7 @@ def build_launcher_pod(name: str, instance: Item, spec: Object, labels: Mapping[
 
 
 def build_anti_affinity(node: str) -> Object:
-    """Build a node affinity that excludes a node."""
+    """Build an affinity that keeps a pod away from a node."""
     expression = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [node]}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
@@ -288,7 +289,7 @@ def get_phase(instance: Item) -> str:
 
 
 def build_running_status(instance: Item, launcher: Item) -> Object:
-    """Build the status of a VMI whose virt-launcher pod is ready (DRN-16a)."""
+    """Build the status of a running VMI whose virt-launcher pod is ready (DRN-16a)."""
     return {
         "phase": "Running",
         "nodeName": launcher["spec"]["nodeName"],
@@ -299,12 +300,12 @@ def build_running_status(instance: Item, launcher: Item) -> Object:
 
 
 def build_interfaces(launcher: Item) -> list[Object]:
-    """Build the network interfaces of a guest, which have the address of its virt-launcher pod."""
+    """Build a guest's network interfaces, which have the IP address of the guest's virt-launcher pod."""
     return [{"name": "default", "mac": "02:00:00:00:00:01", "ipAddress": launcher["status"].get("podIP", "")}]
 
 
 def build_conditions(instance: Item, *, ready: bool = True) -> list[Object]:
-    """Build the conditions of a VMI."""
+    """Build the conditions Ready and LiveMigratable of a VMI."""
     reason = (instance["metadata"].get("annotations") or {}).get(NOT_MIGRATABLE_ANNOTATION)
     migratable: Object = {"type": "LiveMigratable", "status": "False" if reason else "True"}
     migratable |= {"reason": "DisksNotLiveMigratable", "message": reason} if reason else {}

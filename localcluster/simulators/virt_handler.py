@@ -1,8 +1,8 @@
-"""*fake-virt-handler* simulates KubeVirt's virt-handlers and virt-launchers next to a real virt-controller, for tests.
+"""*fake-virt-handler* simulates KubeVirt's virt-handlers and virt-launchers next to a real virt-controller.
 
 The simulator advertises devices on each node, and labels the node as schedulable for VMIs. It boots a guest when the
-guest's virt-launcher pod is ready, and reports whether the VMI can be migrated. It also completes each migration that
-virt-controller has handed over. When a guest has been migrated away, its old virt-launcher pod completes and is kept.
+guest's virt-launcher pod is ready, and reports whether the VMI can be migrated. It completes each migration that
+virt-controller has handed over. After a guest's migration, it also completes the guest's old virt-launcher pod.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from localcluster.simulators.kubevirt import (
 SCHEDULABLE_LABEL = "kubevirt.io/schedulable"
 HEARTBEAT_ANNOTATION = "kubevirt.io/heartbeat"
 HEARTBEAT_PERIOD = timedelta(minutes=1)
-"""Interval of the heartbeats; after five minutes without one, virt-controller treats the node as failed."""
+"""Interval between heartbeats; virt-controller considers a node failed if it has no heartbeat for five minutes."""
 DEVICES = {f"devices.kubevirt.io/{name}": "1k" for name in ("kvm", "tun", "vhost-net")}
 LIVE_MIGRATABLE = "LiveMigratable"
 NODE_NAME_LABEL = "kubevirt.io/nodeName"
-"""Label of a VMI that contains the name of its node."""
+"""Label of a VMI with the name of its node."""
 MIGRATION_PORTS = {"49152": 0}
-"""Port on which a migration's target listens."""
+"""Ports on which the target node of a migration listens."""
 
 
 class FakeVirtHandler(FakeKubeVirtController):
-    """A thread that simulates all virt-handlers while its `with` block runs."""
+    """A thread that simulates the virt-handlers of all nodes during its `with` block."""
 
     def __init__(self, client: SyncClient, min_interval_seconds: float = 0.1) -> None:
         super().__init__(client, min_interval_seconds)
         self.completed: set[str] = set()
-        """Names of the virt-launcher pods that this handler has completed."""
+        """Names of the virt-launcher pods that this simulator has completed."""
         self.completed_at: list[float] = []
 
     def reconcile(self) -> None:
-        """Advance every node, VMI and virt-launcher pod by one step."""
+        """Advance the state of every node, VMI and virt-launcher pod by one step."""
         for node in self._admin.list(NODES_PATH, resource_version="0")["items"]:
             self._try_step(partial(self._register_node, node))
         all_migrations = self._list_objects(MIGRATIONS_PATH)
@@ -65,7 +65,7 @@ class FakeVirtHandler(FakeKubeVirtController):
             self._try_step(partial(self._advance_instance, instance, pods, migration))
 
     def _register_node(self, node: Object) -> None:
-        """Make the node schedulable for VMIs, and write its heartbeat."""
+        """Make a node schedulable for VMIs, and write its heartbeat."""
         path = build_node_path(node["metadata"]["name"])
         if not has_devices(node):
             self._admin.patch(f"{path}/status", {"status": {"capacity": DEVICES, "allocatable": DEVICES}})
@@ -76,7 +76,7 @@ class FakeVirtHandler(FakeKubeVirtController):
             self._admin.patch(path, {"metadata": metadata})
 
     def _advance_instance(self, instance: Object, pods: list[Object], migration: Item | None) -> None:
-        """Advance a VMI by one step, and complete the virt-launcher pods from which it was migrated away."""
+        """Advance a VMI by one step, and complete virt-launcher pods on nodes from which the VMI was migrated."""
         active_pods = [pod for pod in pods if not is_terminating(pod) and not is_pod_finished(pod)]
         current_pod = next(
             (pod for pod in active_pods if get_node_name(pod) == instance.get("status", {}).get("nodeName")), None
@@ -119,7 +119,7 @@ class FakeVirtHandler(FakeKubeVirtController):
             self._patch_instance(instance, {"conditions": build_handler_conditions(instance)})
 
     def _advance_migration(self, instance: Object, migration: Item | None) -> None:
-        """Advance a migration that virt-controller has handed over, as the virt-handlers of target and source do."""
+        """Advance a migration that virt-controller has handed over, as the two nodes' virt-handlers would."""
         state = instance["status"].get("migrationState") or {}
         if state.get("abortRequested") and "endTimestamp" not in state:
             self._patch_instance(
@@ -136,7 +136,7 @@ class FakeVirtHandler(FakeKubeVirtController):
             self._finish_migration(instance, state["targetNode"])
 
     def _finish_migration(self, instance: Object, node: str) -> None:
-        """Move the guest to the target, or fail the migration if the target node is marked as failing."""
+        """Move the guest to the target node, or fail the migration if the node has `FAILING_ANNOTATION`."""
         if self._has_annotation(node, HOLDING_ANNOTATION):
             return
         if self._has_annotation(node, FAILING_ANNOTATION):
@@ -152,7 +152,7 @@ class FakeVirtHandler(FakeKubeVirtController):
         location = {
             "nodeName": node,
             "evacuationNodeName": None,
-        }  # With the old `evacuationNodeName`, virt-api would treat the next drain as already requested.
+        }  # If `evacuationNodeName` stayed set, virt-api would not request a migration in the next drain.
         self._patch_instance(instance, {"migrationState": state, **location}, labels={NODE_NAME_LABEL: node})
 
     def _complete_pod(self, instance: Item, pod: Object) -> None:
@@ -175,17 +175,17 @@ class FakeVirtHandler(FakeKubeVirtController):
 
 
 def build_end_state() -> Object:
-    """Build the fields that end a migration in the VMI's `migrationState`."""
+    """Build the fields of a VMI's `migrationState` that mark a migration as ended."""
     return {"endTimestamp": format_now(), "completed": True}
 
 
 def build_handler_conditions(instance: Item) -> list[Object]:
-    """Return the VMI's conditions with this handler's `LiveMigratable`; virt-controller writes the other conditions."""
+    """Return a VMI's conditions with a new `LiveMigratable`; virt-controller writes the other conditions."""
     conditions: list[Object] = instance["status"].get("conditions") or []
     (migratable,) = (condition for condition in build_conditions(instance) if condition["type"] == LIVE_MIGRATABLE)
     if any(migratable.items() <= condition.items() for condition in conditions):
         return conditions
-    # Without timestamps, the API server would reject virt-controller's patches, which test for the whole condition.
+    # Without the timestamps, the API server would reject virt-controller's patches, which test the whole condition.
     times = {"lastProbeTime": format_now(), "lastTransitionTime": format_now()}
     return [*(condition for condition in conditions if condition["type"] != LIVE_MIGRATABLE), {**migratable, **times}]
 
