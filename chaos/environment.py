@@ -35,7 +35,7 @@ DELETE_DELAY_ANNOTATION = "pod-delete.stage.kwok.x-k8s.io/delay"
 
 
 class EventNetwork(NetworkFaultProxy):
-    """A proxy for events in which a function's late reply, or its reply to a duplicate, is lost if the broker is down."""
+    """A proxy for events; a function's late reply, or its reply to a duplicate, is lost while the broker is down."""
 
     def publish_reply(self, reply: Response) -> None:
         """Send the reply to the broker; discard it if the connection fails."""
