@@ -72,8 +72,8 @@ async def write_until_sigterm(kubeconfig: str, kind: str, writes_per_second: int
     while not stop.is_set():
         in_flight.add(asyncio.create_task(api.patch(f"{path}/{names[sent % len(names)]}", build_body(sent))))
         sent += 1
-        in_flight = {task for task in in_flight if not _is_done(task)}
-        await _wait_until(stop, started_at + sent / writes_per_second)
+        in_flight = {task for task in in_flight if not _is_task_done(task)}
+        await _wait_for_stop(stop, started_at + sent / writes_per_second)
     await gather_all(*in_flight)
     await gather_all(*(api.request("DELETE", f"{path}/{name}") for name in names))
     await api.close()
@@ -115,14 +115,14 @@ def _format_now() -> str:
     return format_micro_time(datetime.now(timezone.utc))
 
 
-def _is_done(task: asyncio.Task[object]) -> bool:
+def _is_task_done(task: asyncio.Task[object]) -> bool:
     """Return whether the task is done. Raises the task's exception if it failed."""
     if task.done():
         task.result()
     return task.done()
 
 
-async def _wait_until(stop: asyncio.Event, deadline: float) -> None:
+async def _wait_for_stop(stop: asyncio.Event, deadline: float) -> None:
     """Wait until `stop` is set, or until `deadline` on the event loop's clock."""
     try:
         await asyncio.wait_for(stop.wait(), max(0.0, deadline - asyncio.get_running_loop().time()))

@@ -153,10 +153,12 @@ async def drain(api: Api, nodes: Sequence[str], pods: Sequence[Object], namespac
     pods_by_budget: dict[str, deque[Object]] = defaultdict(deque)
     for pod in pods:
         pods_by_budget[pod["metadata"]["labels"]["app"]].append(pod)
-    await asyncio.gather(*(_drain_budget(api, namespace, budget, queue) for budget, queue in pods_by_budget.items()))
+    await asyncio.gather(
+        *(_drain_pods_of_budget(api, namespace, budget, queue) for budget, queue in pods_by_budget.items())
+    )
 
 
-async def _drain_budget(api: Api, namespace: str, budget: str, pending: deque[Object]) -> None:
+async def _drain_pods_of_budget(api: Api, namespace: str, budget: str, pending: deque[Object]) -> None:
     """Evict the pending pods of one PDB, as many at a time as the PDB allows."""
     path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
     async with aclosing(follow(api, path, field_selector=f"metadata.name={budget}")) as changes:
@@ -164,14 +166,14 @@ async def _drain_budget(api: Api, namespace: str, budget: str, pending: deque[Ob
             allowed = (change.object.get("status") or {}).get("disruptionsAllowed", 0)
             evictions = []
             for _ in range(min(allowed, len(pending))):
-                evictions.append(asyncio.create_task(_evict(api, pending.popleft())))
+                evictions.append(asyncio.create_task(_evict_pod(api, pending.popleft())))
                 await asyncio.sleep(EVICTION_INTERVAL_SECONDS)
             pending.extend(pod for pod in await asyncio.gather(*evictions) if pod is not None)
             if not pending:
                 return
 
 
-async def _evict(api: Api, pod: Object) -> Object | None:
+async def _evict_pod(api: Api, pod: Object) -> Object | None:
     """Evict a pod; return the pod if the eviction must be retried, otherwise None."""
     try:
         await api.create(build_eviction_path(pod), build_eviction(pod))

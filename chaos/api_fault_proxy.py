@@ -94,7 +94,7 @@ class FaultProxy:
     async def _start_proxy(self) -> tuple[web.AppRunner, str]:
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self._tls, limit=0))
         app = web.Application(client_max_size=8 * 1024 * 1024)
-        app.router.add_route("*", "/{path:.*}", self._handle)
+        app.router.add_route("*", "/{path:.*}", self._handle_request)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -105,7 +105,7 @@ class FaultProxy:
         await self._runner.cleanup()
         await self._session.close()
 
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
+    async def _handle_request(self, request: web.Request) -> web.StreamResponse:
         request_name = describe_request(request.method, request.path)
         self.request_counts[request_name] += 1
         fault = self.rule(f"{request_name} {self.request_counts[request_name]}")
@@ -114,7 +114,7 @@ class FaultProxy:
             fault = None
         if fault is None:
             try:
-                return await self._forward(request)
+                return await self._forward_request(request)
             except aiohttp.ClientError:  # The API server is not running, or was stopped before it responded.
                 fault = CONNECTION_RESET
         if fault.status <= 0:
@@ -135,7 +135,7 @@ class FaultProxy:
             status=fault.status, text=json.dumps(body), content_type="application/json", headers=headers
         )
 
-    async def _forward(self, request: web.Request) -> web.Response:
+    async def _forward_request(self, request: web.Request) -> web.Response:
         headers = {key: request.headers[key] for key in FORWARDED_HEADERS if key in request.headers}
         url, body = URL(f"{self._server}{request.raw_path}", encoded=True), await request.read()
         async with self._session.request(request.method, url, data=body, headers=headers) as response:

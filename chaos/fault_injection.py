@@ -99,7 +99,7 @@ class FaultInjector:
         if action.kind == RESTART_API_SERVER:
             return self._crash_pools[RESTART_API_SERVER].submit(self._restart_api_server, action.duration_seconds)
         if action.kind in NETWORK_WEIGHTS:
-            return self._network_pool.submit(self._disturb_network, action)
+            return self._network_pool.submit(self._inject_network_fault, action)
         if action.kind == "unready":
             return self._pod_pool.submit(self._make_pod_unready, action)
         return self._user_pool.submit(self._perform_user_action, action)
@@ -116,7 +116,7 @@ class FaultInjector:
         wait_until_ready("the API server", lambda: self._environment.cluster.is_served("/version"), [server])
         CrashTarget(servers["kube-controller-manager"]).crash(0.0)
 
-    def _disturb_network(self, action: Action) -> None:
+    def _inject_network_fault(self, action: Action) -> None:
         network, until = self._environment.network, time.monotonic() + action.duration_seconds
         if action.kind == "refuse":
             self._faults_until = until
@@ -156,13 +156,13 @@ class FaultInjector:
         names = [pod["metadata"]["name"] for pod in _retry_request(query)["items"] if not is_terminating(pod)]
         if not names:
             return
-        set_ready = partial(self._set_ready, f"{path}/{self._rng.choice(names)}/status")
+        set_ready = partial(self._set_ready_condition, f"{path}/{self._rng.choice(names)}/status")
         with suppress(NotFound):  # The pod may have been evicted in the meantime.
             _retry_request(partial(set_ready, "False"))
             time.sleep(action.duration_seconds)
             _retry_request(partial(set_ready, "True"))
 
-    def _set_ready(self, status_path: str, status: str) -> None:
+    def _set_ready_condition(self, status_path: str, status: str) -> None:
         conditions = [{"type": "Ready", "status": status}]
         self._environment.client.patch(status_path, {"status": {"conditions": conditions}})
 

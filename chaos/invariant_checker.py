@@ -186,20 +186,23 @@ class InvariantChecker:
         elif eviction.is_granted:
             self.tally.grants[eviction.uid] += 1
             if self.tally.grants[eviction.uid] == 1:
-                yield from self._check_grant(eviction, pod, pod.terminating_at)
+                yield from self._check_granted_eviction(eviction, pod, pod.terminating_at)
 
-    def _check_grant(self, eviction: EvictionRequest, pod: PodHistory, terminating_at: SeenVersion) -> Iterator[str]:
+    def _check_granted_eviction(
+        self, eviction: EvictionRequest, pod: PodHistory, terminating_at: SeenVersion
+    ) -> Iterator[str]:
         if not any(
-            self._is_active(maintenance, pod.node, eviction.requested_at) for maintenance in self._maintenances.values()
+            self._is_maintenance_active(maintenance, pod.node, eviction.requested_at)
+            for maintenance in self._maintenances.values()
         ):
-            if self._may_have_missed(MAINTENANCES, eviction.requested_at):
+            if self._may_have_missed_object(MAINTENANCES, eviction.requested_at):
                 self.tally.unchecked["evictions"] += 1
                 return
             yield (
                 f"pod {pod.name} was evicted from node {pod.node} without a NodeMaintenance, "
                 f"or more than {GRACE_SECONDS:.0f} s after its deletion"
             )
-        if self._is_in_gap(terminating_at.version, NODES, PODS):
+        if self._is_in_watch_gap(terminating_at.version, NODES, PODS):
             self.tally.unchecked["evictions"] += 1
             return
         self.tally.checked["evictions"] += 1
@@ -229,7 +232,7 @@ class InvariantChecker:
             pod is None
             or new_version is None
             or request.version not in pod.ready_by_version
-            or self._is_in_gap(new_version, NODES, PODS, MAINTENANCES)
+            or self._is_in_watch_gap(new_version, NODES, PODS, MAINTENANCES)
         ):
             self.tally.unchecked["deletions"] += 1
             return
@@ -237,7 +240,7 @@ class InvariantChecker:
         steps = {
             step
             for maintenance in self._maintenances.values()
-            if self._is_active(maintenance, pod.node, request.requested_at)
+            if self._is_maintenance_active(maintenance, pod.node, request.requested_at)
             for step in maintenance.list_steps(new_version, request.requested_at)
         }
         was_terminating = pod.terminating_at is not None and pod.terminating_at.version <= request.version
@@ -248,12 +251,12 @@ class InvariantChecker:
         yield from self._check_node(pod, "deleted", request.requested_at, new_version)
 
     @staticmethod
-    def _is_active(maintenance: MaintenanceHistory, node: str, timestamp: float) -> bool:
+    def _is_maintenance_active(maintenance: MaintenanceHistory, node: str, timestamp: float) -> bool:
         ended = maintenance.deletion_seen_at is not None and timestamp > maintenance.deletion_seen_at + GRACE_SECONDS
         return maintenance.node == node and maintenance.created_at <= timestamp and not ended
 
     def _check_success(self, maintenance: MaintenanceHistory, reported_at: SeenVersion) -> Iterator[str]:
-        if self._is_in_gap(reported_at.version, PODS, MAINTENANCES):
+        if self._is_in_watch_gap(reported_at.version, PODS, MAINTENANCES):
             self.tally.unchecked["successes"] += 1
             return
         self.tally.checked["successes"] += 1
@@ -271,12 +274,12 @@ class InvariantChecker:
         )
         return was_bound and (pod.deleted_version is None or pod.deleted_version > reported_at.version)
 
-    def _is_in_gap(self, version: int, *collections: str) -> bool:
+    def _is_in_watch_gap(self, version: int, *collections: str) -> bool:
         return any(
             gap.collection in collections and gap.after_version < version <= gap.until_version for gap in self._gaps
         )
 
-    def _may_have_missed(self, collection: str, timestamp: float) -> bool:
+    def _may_have_missed_object(self, collection: str, timestamp: float) -> bool:
         """Return whether a watch gap may hide an object that existed at this time or up to `GRACE_SECONDS` earlier."""
         return any(
             gap.collection == collection and gap.started_at <= timestamp <= gap.ended_at + GRACE_SECONDS

@@ -52,19 +52,19 @@ class ClusterObserver:
         self._threads, self._futures = ThreadPoolExecutor(2, "observer"), list[Future[None]]()
 
     def __enter__(self) -> ClusterObserver:
-        self._futures = [self._threads.submit(target) for target in (self._watch, self._read_audit_log)]
+        self._futures = [self._threads.submit(target) for target in (self._run_watches, self._read_audit_log)]
         if not all(self._synced.acquire(timeout=SYNC_TIMEOUT_SECONDS) for _ in WATCHED_COLLECTIONS):
-            self._stop()
+            self._stop_threads()
             raise TimeoutError(f"watches did not sync within {SYNC_TIMEOUT_SECONDS:.0f} s")
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop()
+        self._stop_threads()
         with self._lock:
             self._run_checks(time.time() + SETTLE_SECONDS)
             self._report_violations(self.checker.check_totals())
 
-    def _stop(self) -> None:
+    def _stop_threads(self) -> None:
         self._stopping.set()
         self._threads.shutdown()
         for future in self._futures:
@@ -83,11 +83,11 @@ class ClusterObserver:
         for violation in violations:
             self._report(f"VIOLATION: {violation}")
 
-    def _watch(self) -> None:
+    def _run_watches(self) -> None:
         with closing(SyncClient(str(self._kubeconfig))) as client:
-            client.run(self._follow(client))
+            client.run(self._watch_collections(client))
 
-    async def _follow(self, client: SyncClient) -> None:
+    async def _watch_collections(self, client: SyncClient) -> None:
         detectors = [GapDetector(collection, self.record) for collection, _ in WATCHED_COLLECTIONS]
         streams = [
             self._open_stream(client, path, detector)

@@ -122,7 +122,7 @@ def _build_rabbitmq_engine() -> Engine:
 def _build_pods_engine() -> Engine:
     from localcluster.addons import APISERVER_FLAGS, EVENTING_ADDON
 
-    return Engine(_create_pod_product("plain"), (build.KNATIVE,), APISERVER_FLAGS, addons=(EVENTING_ADDON,))
+    return Engine(_build_pod_product_factory("plain"), (build.KNATIVE,), APISERVER_FLAGS, addons=(EVENTING_ADDON,))
 
 
 def _build_serving_engine() -> Engine:
@@ -130,10 +130,10 @@ def _build_serving_engine() -> Engine:
 
     toolsets = (build.KNATIVE, build.SERVING, build.TRAEFIK)
     addons = (EVENTING_ADDON, *SERVING_ADDONS)
-    return Engine(_create_pod_product("knative"), toolsets, APISERVER_FLAGS, addons=addons)
+    return Engine(_build_pod_product_factory("knative"), toolsets, APISERVER_FLAGS, addons=addons)
 
 
-def _create_pod_product(overlay: str) -> Callable[[LocalCluster, Path, Components], PodProduct]:
+def _build_pod_product_factory(overlay: str) -> Callable[[LocalCluster, Path, Components], PodProduct]:
     """Return a `create_product` callable that installs the product with the overlay of this name."""
 
     def create_product(cluster: LocalCluster, directory: Path, components: Components) -> PodProduct:

@@ -51,17 +51,17 @@ def list_unestablished(client: SyncClient, crds: Collection[str]) -> list[str]:
     except (NotFound, Unavailable) as error:
         return [error.message]
     return [
-        f"{item['metadata']['name']} is not Established{_format_reason(item)}"
+        f"{item['metadata']['name']} is not Established{_format_false_conditions(item)}"
         for item in items
-        if not _is_established(item)
+        if not _is_crd_established(item)
     ]
 
 
-def _is_established(crd: Object) -> bool:
+def _is_crd_established(crd: Object) -> bool:
     return get_condition(crd, "Established").get("status") == "True" and not is_deleting(crd)
 
 
-def _format_reason(crd: Object) -> str:
+def _format_false_conditions(crd: Object) -> str:
     conditions = crd.get("status", {}).get("conditions") or []
     return "".join(
         f": {condition['message']}"

@@ -63,7 +63,7 @@ class KnownState:
 
     def __init__(self, objects: Iterable[Object], version: str = "") -> None:
         self.objects = {obj["metadata"]["name"]: obj for obj in objects}
-        self.version = version or str(min(map(_get_version, self.objects.values())))
+        self.version = version or str(min(map(_get_resource_version, self.objects.values())))
 
     def apply_event(self, event_type: str, obj: Object) -> bool:
         """Apply a watch event; return whether the event is newer than the known state.
@@ -76,13 +76,13 @@ class KnownState:
         if event_type == "DELETED":
             return self.objects.pop(name, None) is not None
         known_object = self.objects.get(name)
-        if known_object is not None and _get_version(obj) <= _get_version(known_object):
+        if known_object is not None and _get_resource_version(obj) <= _get_resource_version(known_object):
             return False
         self.objects[name] = obj
         return True
 
 
-def _get_version(obj: Object) -> int:
+def _get_resource_version(obj: Object) -> int:
     return int(obj["metadata"]["resourceVersion"])
 
 
@@ -97,7 +97,7 @@ def wait_for_object(
     If the object does not exist, the predicate is called with None. Raises `TimeoutError` after `seconds`.
     """
     collection, _, name = path.rpartition("/")
-    current = _read_current(client, path)
+    current = _read_current_object(client, path)
     if current is not None and predicate(current.get(name)):
         return current.get(name, {})
     objects_by_name = wait_for_collection(
@@ -111,7 +111,7 @@ def wait_for_object(
     return objects_by_name.get(name, {})
 
 
-def _read_current(client: SyncClient, path: str) -> dict[str, Object] | None:
+def _read_current_object(client: SyncClient, path: str) -> dict[str, Object] | None:
     """Return the object at `path` by its name, {} if it does not exist, or None if the API server is unavailable."""
     try:
         obj = client.get(path)

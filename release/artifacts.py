@@ -62,10 +62,10 @@ def build_artifacts(checkout: Path, directory: Path, version: str, notes: str, o
 
 def run_python(checkout: Path, module: str, *arguments: str) -> None:
     """Run a module of the checkout. Raises `ReleaseError` if it fails; the module's own output explains the failure."""
-    _run(checkout, [sys.executable, "-m", module, *arguments], f"python -m {module}")
+    _run_command(checkout, [sys.executable, "-m", module, *arguments], f"python -m {module}")
 
 
-def _run(checkout: Path, command: list[str], title: str) -> None:
+def _run_command(checkout: Path, command: list[str], title: str) -> None:
     done = subprocess.run(command, cwd=checkout, check=False)
     if done.returncode:
         raise ReleaseError(f"{title} failed, see its error above: correct it, then run make release again")
@@ -74,7 +74,7 @@ def _run(checkout: Path, command: list[str], title: str) -> None:
 def _build_image(checkout: Path, directory: Path, version: str, image: str) -> None:
     """Build the image into the container engine's storage, and copy its SBOM."""
     variables = [f"VERSION={version}", *([f"IMAGE={image}"] if image else [])]
-    _run(checkout, ["make", "--no-print-directory", "image", *variables], "make image")
+    _run_command(checkout, ["make", "--no-print-directory", "image", *variables], "make image")
     shutil.copy(checkout / BUILT_SBOM_FILE, directory / SBOM_FILE)
 
 

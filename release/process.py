@@ -27,7 +27,7 @@ def release(root: Path, version: str, options: Options) -> Path:
     The function adds one commit, which sets the version, to the current branch, and tags it. Raises `ReleaseError`,
     without any change, if the version cannot be released or a file cannot be built.
     """
-    tag, notes = _check(root, version)
+    tag, notes = _check_release(root, version)
     check_no_tag(root, tag)
     with add_checkout(root) as checkout:
         _write_version(checkout, version)
@@ -48,7 +48,7 @@ def build_files(root: Path, version: str, options: Options) -> Path:
 
     Raises `ReleaseError` if the work tree has changes, if its version differs, or if a file cannot be built.
     """
-    _, notes = _check(root, version)
+    _, notes = _check_release(root, version)
     current = read_version(root)
     if current != version:
         raise ReleaseError(f"this commit has version {current}, not {version}: check out the tag v{version}")
@@ -57,7 +57,7 @@ def build_files(root: Path, version: str, options: Options) -> Path:
     return root / OUTPUT_DIR / version
 
 
-def _check(root: Path, version: str) -> tuple[str, str]:
+def _check_release(root: Path, version: str) -> tuple[str, str]:
     """Return a version's tag and release notes. Raises `ReleaseError` if the version cannot be released."""
     check_version(version)
     check_clean(root)

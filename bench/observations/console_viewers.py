@@ -43,7 +43,7 @@ async def _measure_viewers(rig: Rig, nodes: Sequence[str]) -> list[Figure]:
     timeout = ClientTimeout(total=None, sock_connect=10)
     async with (
         ClientSession(connector=TCPConnector(limit=0), cookie_jar=DummyCookieJar(), timeout=timeout) as session,
-        _connect(rig) as api,
+        _connect_api(rig) as api,
     ):
         loads = [await _load_page(session, url) for _ in range(LOADS)]
         stream_url = _find_stream_url(url, loads[-1].html)
@@ -66,7 +66,7 @@ async def _measure_viewers(rig: Rig, nodes: Sequence[str]) -> list[Figure]:
 
 
 @asynccontextmanager
-async def _connect(rig: Rig) -> AsyncIterator[Api]:
+async def _connect_api(rig: Rig) -> AsyncIterator[Api]:
     api = await Api.connect(str(rig.kubeconfig))
     try:
         yield api

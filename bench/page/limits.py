@@ -38,7 +38,7 @@ def check_limits(results: Results) -> list[Finding]:
         finding
         for key in groups
         if key[2] == PRODUCT_DRAINER
-        for finding in _check_case(key[0], DRAIN_CASES.get(key[1]), groups)
+        for finding in _check_drain_case(key[0], DRAIN_CASES.get(key[1]), groups)
     ]
     return [*findings, *(finding for finding in results.findings if finding.limit is not None)]
 
@@ -47,7 +47,7 @@ RoundGroups = Mapping[tuple[str, str, str], Sequence[Round]]
 """Rounds, grouped by engine, case and drainer."""
 
 
-def _check_case(engine: str, case: DrainCase | None, groups: RoundGroups) -> Iterator[Finding]:
+def _check_drain_case(engine: str, case: DrainCase | None, groups: RoundGroups) -> Iterator[Finding]:
     """Yield the figures with a limit from the product's rounds of a case; yield none if the case no longer exists."""
     if case is None:
         return

@@ -128,7 +128,7 @@ def _build_times_plot(results: Results, engine: str) -> Plot:
     groups = group_rounds(measured_round for measured_round in results.rounds if measured_round.engine == engine)
     for drainer in sorted({drainer for _, _, drainer in groups}, key=[*DRAINER_STYLES].index):
         series[drainer] = {
-            case: _compute_range([measured_round.seconds for measured_round in rounds])
+            case: _compute_min_median_max([measured_round.seconds for measured_round in rounds])
             for (_, case, round_drainer), rounds in groups.items()
             if round_drainer == drainer
         }
@@ -141,7 +141,9 @@ def _build_requests_plots(results: Results, engine: str) -> Iterator[Plot]:
         measured_round for measured_round in results.rounds if measured_round.engine == engine and measured_round.costs
     )
     ours = {
-        case: _compute_range([sum(measured_round.costs["requests"].values()) for measured_round in case_rounds])
+        case: _compute_min_median_max(
+            [sum(measured_round.costs["requests"].values()) for measured_round in case_rounds]
+        )
         for (_, case, _), case_rounds in rounds.items()
     }
     allowed = {case: [compute_max_requests(DRAIN_CASES[case])] * 3 for case in ours if case in DRAIN_CASES}
@@ -151,7 +153,7 @@ def _build_requests_plots(results: Results, engine: str) -> Iterator[Plot]:
         yield Plot(f"requests-{engine}.svg", title, label, {PRODUCT_DRAINER: ours, "limit": allowed})
 
 
-def _compute_range(values: Sequence[float]) -> Sequence[float]:
+def _compute_min_median_max(values: Sequence[float]) -> Sequence[float]:
     return [min(values), statistics.median(values), max(values)]
 
 

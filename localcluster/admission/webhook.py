@@ -176,7 +176,7 @@ class MountedSecret(Startable):
         self._revision = 0
         self._loop = asyncio.new_event_loop()
         self._watch_task: asyncio.Task[None] | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=self._run_watch, daemon=True)
 
     def _start_and_wait(self) -> None:
         """Start watching the Secret; `updated` is set once the first certificate is written."""
@@ -194,7 +194,7 @@ class MountedSecret(Startable):
             self._thread.join()
         self._loop.close()
 
-    def _run(self) -> None:
+    def _run_watch(self) -> None:
         assert self._watch_task  # noqa: S101 - the task is created before the thread starts
         self._loop.run_until_complete(asyncio.wait([self._watch_task]))
 

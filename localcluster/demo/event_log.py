@@ -57,7 +57,7 @@ class EventLogFollower:
         """Return once `count` events of this type were accepted. Raises `LocalClusterError` after `timeout` seconds."""
         with self._changed:
             if not self._changed.wait_for(
-                lambda: sum(_is_accepted(entry, event_type) for entry in self._entries) >= count, timeout
+                lambda: sum(_is_accepted_event(entry, event_type) for entry in self._entries) >= count, timeout
             ):
                 raise LocalClusterError(f"event {event_type}: accepted fewer than {count} times within {timeout:.0f} s")
 
@@ -95,7 +95,7 @@ class EventLogFollower:
             return
         with self._changed:
             self._entries.append(entry)
-            if _is_worth_showing(entry):
+            if _is_worth_printing(entry):
                 self._print_line(self._format_entry(entry))
             self._changed.notify_all()
 
@@ -106,11 +106,11 @@ class EventLogFollower:
         return f"  +{seconds:7.3f} s {kind:26} ─▶ {function:{self._width}} {ms:6.1f} ms"
 
 
-def _is_accepted(entry: dict[str, Any], event_type: str) -> bool:
+def _is_accepted_event(entry: dict[str, Any], event_type: str) -> bool:
     return bool(entry["msg"] == "accepted" and entry.get("type") == event_type)
 
 
-def _is_worth_showing(entry: dict[str, Any]) -> bool:
+def _is_worth_printing(entry: dict[str, Any]) -> bool:
     """Return whether to print the entry: a delivery to a function that acts on the event.
 
     Deliveries to `record` are not printed, because it receives every event, nor are updates that have no effect.

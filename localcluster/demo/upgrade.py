@@ -79,7 +79,7 @@ def _upgrade_workers(cluster: LocalCluster, product: delivery_engines.RunningPro
     show_kubectl(cluster, "get", "nodes", "-L", f"{VERSION_LABEL},{RUN_LABEL}")
     show_kubectl(cluster, "get", "jobs", "-n", DEFAULT_NAMESPACE)
     _show_pools(cluster)
-    _check_upgraded(cluster, run, before)
+    _check_upgrade_result(cluster, run, before)
     print_heading("Duration of each step")
     for line in event_log.summarize_calls():
         print(f"  {line}")
@@ -128,7 +128,7 @@ def format_progress(status: Object) -> str:
     return "  ".join(str(column) for column in columns if column)
 
 
-def _check_upgraded(cluster: LocalCluster, run: Object, pools_before: dict[str, Object]) -> None:
+def _check_upgrade_result(cluster: LocalCluster, run: Object, pools_before: dict[str, Object]) -> None:
     """Check the nodes, the pools and the Jobs after the run. Raises `DemoError` if the upgrade was not as expected."""
     nodes = cluster.get_client().list(NODES_PATH, label_selector=WORKER_LABEL)["items"]
     labels_by_node = {node["metadata"]["name"]: node["metadata"]["labels"] for node in nodes}

@@ -69,7 +69,7 @@ def _render_if_applicable(overlay: str, image: str, pushed_image: str) -> tuple[
             )
         print(f"image: {image}")
         rendered = kubectl.render(folder, image)
-    _check_signing_secret(kubectl, manifests)
+    _check_no_pods_without_signing_key(kubectl, manifests)
     _ensure_signing_secret(kubectl, manifests)
     return kubectl, rendered
 
@@ -94,12 +94,12 @@ def _check_no_other_install(kubectl: Kubectl, manifests: Sequence[Mapping[str, A
         for namespace in list_namespaces(manifests)
         for live_object in _list_live_objects(kubectl, namespace)
     ]
-    if conflicts := [*list_conflicts(manifests, live_objects), *_list_accounts_losing_roles(kubectl, manifests)]:
+    if conflicts := [*list_conflicts(manifests, live_objects), *_describe_accounts_losing_roles(kubectl, manifests)]:
         remedy = 'see "Change the broker or the overlay" in docs/upgrade.md'
         raise LocalClusterError(f"conflicts with another install: {'; '.join(conflicts)}; {remedy}")
 
 
-def _check_signing_secret(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]) -> None:
+def _check_no_pods_without_signing_key(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]) -> None:
     """Raise `LocalClusterError` if the signing key's Secret does not exist, but pods already run without the key.
 
     If the key were created, new pods would sign events with it and permanently reject the running pods' events. Only
@@ -150,7 +150,7 @@ def _list_served_kinds(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]])
     return found
 
 
-def _list_accounts_losing_roles(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]) -> list[str]:
+def _describe_accounts_losing_roles(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]) -> list[str]:
     """Describe each existing ServiceAccount that would lose its ClusterRoleBindings.
 
     Such a ServiceAccount belongs to another install, or to another overlay's deployment of the same functions.

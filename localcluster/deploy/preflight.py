@@ -78,12 +78,12 @@ def find_accounts_losing_roles(
 ) -> set[tuple[str, str]]:
     """Return the ServiceAccounts that live ClusterRoleBindings would lose if these manifests were applied."""
     new_accounts = {
-        manifest["metadata"]["name"]: _list_accounts(manifest)
+        manifest["metadata"]["name"]: _list_service_accounts(manifest)
         for manifest in manifests
         if manifest["kind"] == "ClusterRoleBinding"
     }
     lost = (
-        _list_accounts(binding) - new_accounts.get(binding["metadata"]["name"], _list_accounts(binding))
+        _list_service_accounts(binding) - new_accounts.get(binding["metadata"]["name"], _list_service_accounts(binding))
         for binding in live_bindings
     )
     return set().union(*lost)
@@ -124,7 +124,7 @@ def _reads_signing_key(variable: Mapping[str, Any]) -> bool:
     return bool(variable.get("valueFrom", {}).get("secretKeyRef", {}).get("name") == SIGNING_SECRET)
 
 
-def _list_accounts(binding: Mapping[str, Any]) -> set[tuple[str, str]]:
+def _list_service_accounts(binding: Mapping[str, Any]) -> set[tuple[str, str]]:
     """Return the namespace and name of each ServiceAccount among a binding's subjects."""
     accounts = (subject for subject in binding.get("subjects") or () if subject["kind"] == "ServiceAccount")
     return {(account["namespace"], account["name"]) for account in accounts}

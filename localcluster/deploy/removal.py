@@ -50,13 +50,14 @@ def remove(overlay: str, force: bool) -> None:
         is_install = any(manifest["kind"] == "ContainerSource" for manifest in manifests)
         _check_no_other_install(kubectl, manifests)
         names_by_resource = {
-            resource: _list_names(kubectl, resource) for resource in _list_own_resources(kubectl, manifests, is_install)
+            resource: _list_object_names(kubectl, resource)
+            for resource in _list_own_resources(kubectl, manifests, is_install)
         }
         live_objects = {resource: names for resource, names in names_by_resource.items() if names}
         if live_objects and not force:
-            raise LocalClusterError(_format_refusal(live_objects))
+            raise LocalClusterError(_format_existing_objects_error(live_objects))
         for resource in live_objects:
-            _end_all(kubectl, resource)
+            _delete_all_and_wait(kubectl, resource)
     except LocalClusterError as error:
         raise LocalClusterError(f"the install was not removed: {error}") from None
     if is_install:
@@ -100,7 +101,7 @@ def _check_no_other_install(kubectl: Kubectl, manifests: Sequence[Mapping[str, A
         )
 
 
-def _list_names(kubectl: Kubectl, resource: str) -> list[str]:
+def _list_object_names(kubectl: Kubectl, resource: str) -> list[str]:
     return [item["metadata"]["name"] for item in _list_objects(kubectl, resource)]
 
 
@@ -116,7 +117,7 @@ def _list_objects(kubectl: Kubectl, resource: str, field_selector: str = "") -> 
     return items
 
 
-def _format_refusal(live_objects: Mapping[str, Sequence[str]]) -> str:
+def _format_existing_objects_error(live_objects: Mapping[str, Sequence[str]]) -> str:
     """Describe the objects that must be ended first, and the two ways to end them."""
     described = "; ".join(f"{resource}: {', '.join(names)}" for resource, names in live_objects.items())
     return (
@@ -125,10 +126,10 @@ def _format_refusal(live_objects: Mapping[str, Sequence[str]]) -> str:
     )
 
 
-def _end_all(kubectl: Kubectl, resource: str) -> None:
+def _delete_all_and_wait(kubectl: Kubectl, resource: str) -> None:
     """Delete all objects of a resource, and wait until the functions have restored what the objects changed."""
     if not kubectl.show("delete", resource, "--all", "-A", f"--timeout={END_TIMEOUT_SECONDS}s"):
-        left = ", ".join(_list_names(kubectl, resource))
+        left = ", ".join(_list_object_names(kubectl, resource))
         raise LocalClusterError(
             f"{resource} {left} did not end within {END_TIMEOUT_SECONDS} s: check with `kubectl get pods -A -l "
             "app.kubernetes.io/part-of=node-maintenance` that the functions run, then run `make undeploy` again"

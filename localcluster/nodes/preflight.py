@@ -61,10 +61,10 @@ def _list_missing_requirements() -> Iterator[str]:
         return
     if missing := [name for name in REQUIRED_CONTROLLERS if name not in _list_controllers()]:
         yield f"the cgroup controllers {', '.join(missing)}, mounted read-write"
-    if _is_failing("true"):
+    if _does_probe_fail("true"):
         yield "namespaces (`unshare`)"
         return
-    yield from (name for name, probe in PROBES.items() if _is_program_installed(probe) and _is_failing(probe))
+    yield from (name for name, probe in PROBES.items() if _is_program_installed(probe) and _does_probe_fail(probe))
 
 
 def _is_program_installed(probe: str) -> bool:
@@ -85,7 +85,7 @@ def _list_controllers() -> set[str]:
     return v1_controllers | set(v2_controllers)
 
 
-def _is_failing(probe: str) -> bool:
+def _does_probe_fail(probe: str) -> bool:
     return subprocess.run([*PROBE_COMMAND, probe], capture_output=True, check=False).returncode != 0
 
 

@@ -83,7 +83,7 @@ class RealNodes(Startable):
         owner, and discovers all kinds for that. The API server repeats this discovery only after half a minute. Until
         then, it rejects owners of kinds that were created later.
         """
-        self._apply_dns()
+        self._apply_coredns_manifest()
         names = {node.name for node in self.nodes}
         wait_until_ready(
             "the real nodes", lambda: names <= self._cluster.list_ready_nodes(), self.servers, TIMEOUT_SECONDS
@@ -166,7 +166,7 @@ class RealNodes(Startable):
         client.create(ENDPOINT_SLICES_PATH, _build_kubernetes_endpoints(network.switch_address, self._cluster.port))
         client.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", KUBELET_API_BINDING)
 
-    def _apply_dns(self) -> None:
+    def _apply_coredns_manifest(self) -> None:
         manifest = DNS_MANIFEST.read_text().replace("{replicas}", str(min(DNS_REPLICAS, self._count)))
         self._cluster.kubectl("apply", "--server-side", "-f", "-", input=manifest)
 

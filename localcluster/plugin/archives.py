@@ -48,10 +48,10 @@ def write_archive(wheel: Path, libraries: Path, archive: Path) -> None:
         gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w") as tar,
     ):
-        _add(tar, PROGRAM, build_launcher().encode(), 0o755)
-        _add(tar, "LICENSE", (ROOT / "LICENSE").read_bytes())
+        _add_tar_member(tar, PROGRAM, build_launcher().encode(), 0o755)
+        _add_tar_member(tar, "LICENSE", (ROOT / "LICENSE").read_bytes())
         for name, content in sorted(_iter_modules(wheel, libraries)):
-            _add(tar, f"lib/{name}", content)
+            _add_tar_member(tar, f"lib/{name}", content)
 
 
 def build_launcher() -> str:
@@ -72,7 +72,7 @@ def _iter_modules(wheel: Path, libraries: Path) -> Iterator[tuple[str, bytes]]:
                 yield name, path.read_bytes()
 
 
-def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
+def _add_tar_member(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
     member = tarfile.TarInfo(name)
     member.size, member.mode = len(content), mode
     tar.addfile(member, BytesIO(content))

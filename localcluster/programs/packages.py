@@ -163,14 +163,14 @@ def ensure_installed(purposes: Sequence[str], *, may_install: bool) -> None:
     """
     missing = list_missing_packages(purposes)
     if missing and may_install and shutil.which("apt-get"):
-        _install(missing)
+        _install_packages(missing)
         missing = list_missing_packages(purposes)
     if missing:
         names = ", ".join(package.name for package in missing)
         raise LocalClusterError(f"missing: {names}; {format_remedy(missing)}")
 
 
-def _install(missing_packages: Sequence[MissingPackage]) -> None:
+def _install_packages(missing_packages: Sequence[MissingPackage]) -> None:
     """Install packages with apt-get, and print one line; print apt-get's own output only if the installation fails."""
     packages = " ".join(missing.package for missing in missing_packages)
     names = ", ".join(missing.name for missing in missing_packages)

@@ -106,7 +106,9 @@ def install_broker_and_triggers(cluster: LocalCluster, documents: Sequence[Docum
         broker_url: The URL at which the Broker accepts events.
     """
     brokers_and_triggers = [document for document in documents if document.kind in ("Broker", "Trigger")]
-    objects = [(document.body, _build_status(document, broker_url)) for document in brokers_and_triggers]
+    objects = [
+        (document.body, _build_broker_or_trigger_status(document, broker_url)) for document in brokers_and_triggers
+    ]
     install_objects(cluster, CRD_FILES, objects)
 
 
@@ -118,10 +120,12 @@ def install_objects(cluster: LocalCluster, files: Sequence[str], objects: Sequen
     cluster.apply(knative_objects)
     cluster.wait_for_crds(*kinds)
     cluster.apply([body for body, _ in objects])
-    cluster.apply([{**_build_reference(body), "status": status} for body, status in objects], "--subresource=status")
+    cluster.apply(
+        [{**_build_object_reference(body), "status": status} for body, status in objects], "--subresource=status"
+    )
 
 
-def _build_status(document: Document, broker_url: str) -> Object:
+def _build_broker_or_trigger_status(document: Document, broker_url: str) -> Object:
     if document.kind == "Broker":
         return {"address": {"url": broker_url}}
     return {"subscriberUri": document.require("spec.subscriber.uri", str)}
@@ -136,6 +140,6 @@ def _load_objects(file: Path) -> Iterator[Object]:
             yield item
 
 
-def _build_reference(body: Object) -> Object:
+def _build_object_reference(body: Object) -> Object:
     metadata = {key: body["metadata"][key] for key in ("name", "namespace")}
     return {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": metadata}

@@ -79,8 +79,8 @@ def _build_common_env(trigger: Trigger, rabbit_url: str, ingress_url: str) -> di
 def build_api_server_source_env(document: Document, sink_url: str) -> dict[str, str]:
     """Return the variables of an ApiServerSource's adapter as Knative's `MakeReceiveAdapter` sets them."""
     config = {
-        **_build_scope(document),
-        "resources": [_build_resource(entry) for entry in document.require("spec.resources", list)],
+        **_build_namespace_scope(document),
+        "resources": [_build_watched_resource(entry) for entry in document.require("spec.resources", list)],
         "mode": document.require("spec.mode", str),
     }
     return {
@@ -93,13 +93,13 @@ def build_api_server_source_env(document: Document, sink_url: str) -> dict[str, 
     }
 
 
-def _build_scope(document: Document) -> dict[str, Any]:
+def _build_namespace_scope(document: Document) -> dict[str, Any]:
     """Return the namespaces that a source watches: its own one, or all if the source has an empty selector."""
     all_namespaces = document.get("spec.namespaceSelector", dict) is not None
     return {"namespaces": ["" if all_namespaces else document.namespace], "allNamespaces": all_namespaces}
 
 
-def _build_resource(entry: dict[str, Any]) -> dict[str, Any]:
+def _build_watched_resource(entry: dict[str, Any]) -> dict[str, Any]:
     """Return a resource in the adapter's format; derive the plural from the kind, as Knative's controller does."""
     group, _, version = entry["apiVersion"].rpartition("/")
     watched: dict[str, Any] = {"gvr": {"Group": group, "Version": version, "Resource": f"{entry['kind'].lower()}s"}}

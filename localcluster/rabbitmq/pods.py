@@ -125,7 +125,7 @@ def build_manifests(cluster: LocalCluster) -> list[Manifest]:
         ENDPOINTS_FILE.read_text(),
     ]
     return [
-        *_add_certificate(
+        *_add_webhook_certificate(
             item for text in texts for item in yaml.load_all(_rename_images(text), Loader=YAML_LOADER) if item
         )
     ]
@@ -142,7 +142,7 @@ def _rename_images(text: str) -> str:
     return renamed.replace("imagePullPolicy: Always", "imagePullPolicy: IfNotPresent")
 
 
-def _add_certificate(items: Iterable[Manifest]) -> Iterable[Manifest]:
+def _add_webhook_certificate(items: Iterable[Manifest]) -> Iterable[Manifest]:
     """Yield the manifests, the Secret with the topology operator's webhook certificate, and the webhook's CA bundle."""
     now = datetime.now(timezone.utc)
     ca = key_pairs.create_ca(TOPOLOGY_OPERATOR, now)

@@ -63,11 +63,11 @@ class FakeController:
         while not self._stopping.is_set():
             self._changed.clear()
             self._idle_seconds = MAX_IDLE_SECONDS
-            self._try_step(self.reconcile)
+            self._try_reconcile_step(self.reconcile)
             if not self._stopping.wait(self._min_interval_seconds):
                 self._changed.wait(self._idle_seconds)
 
-    def _try_step(self, step: Callable[[], None]) -> None:
+    def _try_reconcile_step(self, step: Callable[[], None]) -> None:
         """Call `step`, a part of a reconciliation; if the API server rejects a request, retry after `RETRY_SECONDS`.
 
         Conflicts, and objects that other clients have deleted, are not recorded as errors.
@@ -90,7 +90,7 @@ class FakeController:
         while True:
             try:
                 async with aclosing(
-                    follow(self._admin.api, path, label_selector=labels, transform=_extract_version)
+                    follow(self._admin.api, path, label_selector=labels, transform=_extract_version_fields)
                 ) as changes:
                     async for _ in changes:
                         self._changed.set()
@@ -98,6 +98,6 @@ class FakeController:
                 await asyncio.sleep(RETRY_SECONDS)
 
 
-def _extract_version(obj: Object) -> Object:
+def _extract_version_fields(obj: Object) -> Object:
     """Return the fields that identify one version of an object."""
     return {"metadata": {name: obj["metadata"][name] for name in ("uid", "resourceVersion")}}

@@ -59,7 +59,7 @@ class FakeKubeVirtController(FakeController):
         objects: list[Object] = self._admin.list(path)["items"]
         return objects
 
-    def _list_launchers(self) -> dict[str, list[Object]]:
+    def _list_launcher_pods(self) -> dict[str, list[Object]]:
         """Return the virt-launcher pods by the uid of the VMI that they belong to."""
         launchers: dict[str, list[Object]] = {}
         for pod in self._admin.list(PODS_PATH, label_selector=CREATED_BY_LABEL)["items"]:
@@ -70,7 +70,7 @@ class FakeKubeVirtController(FakeController):
         """Return whether a node has this annotation."""
         return annotation in (self._admin.get(build_node_path(node))["metadata"].get("annotations") or {})
 
-    def _patch_instance(self, instance: Object, status: Object, **metadata: Mapping[str, str]) -> None:
+    def _patch_vmi(self, instance: Object, status: Object, **metadata: Mapping[str, str]) -> None:
         """Patch a VMI, whose status is not a subresource; the patch fails if the VMI has changed since it was read."""
         metadata_patch = {"resourceVersion": instance["metadata"]["resourceVersion"], **metadata}
         path = get_object_path(instance, "virtualmachineinstances")
@@ -87,25 +87,27 @@ class FakeVirt(FakeKubeVirtController):
         vms, instances, migrations = (
             self._list_objects(path) for path in (VIRTUAL_MACHINES_PATH, VMIS_PATH, MIGRATIONS_PATH)
         )
-        launchers = self._list_launchers()
+        launchers = self._list_launcher_pods()
         vmis_by_key = {get_key(instance): instance for instance in instances}
         for vm in vms:
-            self._try_step(partial(self._ensure_instance, vm, vmis_by_key.get(get_key(vm))))
-            self._try_step(partial(self._write_vm_status, vm, vmis_by_key.get(get_key(vm))))
+            self._try_reconcile_step(partial(self._ensure_vmi, vm, vmis_by_key.get(get_key(vm))))
+            self._try_reconcile_step(partial(self._write_vm_status, vm, vmis_by_key.get(get_key(vm))))
         for instance in instances:
-            self._try_step(partial(self._advance_instance, instance, launchers.get(instance["metadata"]["uid"], [])))
-        for pod in self._find_stranded_launchers(migrations, vmis_by_key, launchers):
-            self._try_step(partial(self._delete_pod, pod))
+            self._try_reconcile_step(
+                partial(self._advance_vmi, instance, launchers.get(instance["metadata"]["uid"], []))
+            )
+        for pod in self._find_stranded_launcher_pods(migrations, vmis_by_key, launchers):
+            self._try_reconcile_step(partial(self._delete_pod, pod))
         for migration in migrations:
             vmi = vmis_by_key.get(get_vmi_key(migration))
             if not is_finished(migration) and vmi is None:
-                self._try_step(partial(self._write_migration_status, migration, {"phase": "Failed"}))
+                self._try_reconcile_step(partial(self._write_migration_status, migration, {"phase": "Failed"}))
             elif not is_finished(migration) and vmi is not None:
-                self._try_step(
+                self._try_reconcile_step(
                     partial(self._advance_migration, migration, vmi, launchers.get(vmi["metadata"]["uid"], []))
                 )
 
-    def _find_stranded_launchers(
+    def _find_stranded_launcher_pods(
         self, migrations: list[Object], vmis_by_key: Mapping[Any, Object], launchers: Mapping[str, list[Object]]
     ) -> list[Object]:
         """Return the virt-launcher pods of deleted migrations, except for pods on the node of their VMI."""
@@ -127,7 +129,7 @@ class FakeVirt(FakeKubeVirtController):
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
         self._admin.delete(path, uid=metadata["uid"])
 
-    def _ensure_instance(self, vm: Object, instance: Object | None) -> None:
+    def _ensure_vmi(self, vm: Object, instance: Object | None) -> None:
         """Create a VirtualMachine's VMI if its run strategy requires one; delete a failed VMI, to recreate it."""
         strategy, metadata = get_run_strategy(vm), vm["metadata"]
         if instance is not None and get_phase(instance) == "Failed" and strategy in RESTARTING_STRATEGIES:
@@ -153,14 +155,14 @@ class FakeVirt(FakeKubeVirtController):
         if {name: status.get(name) for name in vm_status} != vm_status:
             self._admin.patch(f"{get_object_path(vm, 'virtualmachines')}/status", {"status": vm_status})
 
-    def _advance_instance(self, instance: Object, launchers: list[Object]) -> None:
+    def _advance_vmi(self, instance: Object, launchers: list[Object]) -> None:
         """Advance a VMI from creation to Running, or to Failed if its virt-launcher pod no longer exists."""
         phase, metadata = get_phase(instance), instance["metadata"]
         if metadata.get("deletionTimestamp") or phase == "Failed":
             return
         launcher = next((pod for pod in launchers if MIGRATION_LABEL not in pod["metadata"]["labels"]), None)
         if phase == "Running":
-            self._update_running_instance(instance, launchers)
+            self._update_running_vmi(instance, launchers)
         elif launcher is None:
             name = f"virt-launcher-{metadata['name']}-{metadata['uid'][:5]}"
             first_node = (metadata.get("annotations") or {}).get(FIRST_NODE_ANNOTATION)
@@ -168,24 +170,24 @@ class FakeVirt(FakeKubeVirtController):
                 get_pods_path(instance),
                 build_launcher_pod(name, instance, {"nodeName": first_node} if first_node else {}, {}),
             )
-            self._patch_instance(instance, {"phase": "Scheduling"})
+            self._patch_vmi(instance, {"phase": "Scheduling"})
         elif is_ready(launcher):
             boot = {BOOT_ANNOTATION: f"{format_now()} in {launcher['metadata']['uid']}"}
-            self._patch_instance(instance, build_running_status(instance, launcher), annotations=boot)
+            self._patch_vmi(instance, build_running_status(instance, launcher), annotations=boot)
 
-    def _update_running_instance(self, instance: Object, launchers: list[Object]) -> None:
+    def _update_running_vmi(self, instance: Object, launchers: list[Object]) -> None:
         """Update the conditions of a VMI; fail or delete it if it has no virt-launcher pod on its node."""
         node = instance["status"]["nodeName"]
         if not any(pod["spec"].get("nodeName") == node and not is_terminating(pod) for pod in launchers):
             if instance["metadata"].get("ownerReferences"):
                 changes = {"interfaces": None, "conditions": build_conditions(instance, ready=False)}
-                self._patch_instance(instance, {"phase": "Failed", **changes})
+                self._patch_vmi(instance, {"phase": "Failed", **changes})
             else:
                 self._admin.delete(
                     get_object_path(instance, "virtualmachineinstances"), uid=instance["metadata"]["uid"]
                 )
         elif instance["status"].get("conditions") != build_conditions(instance):
-            self._patch_instance(instance, {"conditions": build_conditions(instance)})
+            self._patch_vmi(instance, {"conditions": build_conditions(instance)})
 
     def _advance_migration(self, migration: Object, instance: Object, launchers: list[Object]) -> None:
         """Advance a migration by one step: create the target pod, then report Running, then finish the migration."""
@@ -201,7 +203,7 @@ class FakeVirt(FakeKubeVirtController):
             self._write_migration_status(migration, {"phase": "Scheduling"})
         elif is_ready(target) and phase != "Running":
             state = {"sourceNode": source, "targetNode": target["spec"]["nodeName"], "startTimestamp": format_now()}
-            self._patch_instance(instance, {"migrationState": {"migrationUid": uid, **state}})
+            self._patch_vmi(instance, {"migrationState": {"migrationUid": uid, **state}})
             self._write_migration_status(migration, {"phase": "Running", "migrationState": state})
         elif is_ready(target) and not self._has_annotation(target["spec"]["nodeName"], HOLDING_ANNOTATION):
             self._finish_migration(migration, instance, target, [pod for pod in launchers if pod is not target])
@@ -215,9 +217,7 @@ class FakeVirt(FakeKubeVirtController):
         state = {**migration["status"]["migrationState"], "endTimestamp": format_now(), "completed": True}
         state |= {"failed": True} if is_failing else {}
         location = {} if is_failing else {"nodeName": node, "interfaces": build_interfaces(target)}
-        self._patch_instance(
-            instance, {"migrationState": {**instance["status"]["migrationState"], **state}, **location}
-        )
+        self._patch_vmi(instance, {"migrationState": {**instance["status"]["migrationState"], **state}, **location})
         self._write_migration_status(
             migration, {"phase": "Failed" if is_failing else "Succeeded", "migrationState": state}
         )

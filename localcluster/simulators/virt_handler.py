@@ -56,13 +56,13 @@ class FakeVirtHandler(FakeKubeVirtController):
     def reconcile(self) -> None:
         """Advance the state of every node, VMI and virt-launcher pod by one step."""
         for node in self._admin.list(NODES_PATH, resource_version="0")["items"]:
-            self._try_step(partial(self._register_node, node))
+            self._try_reconcile_step(partial(self._register_node, node))
         all_migrations = self._list_objects(MIGRATIONS_PATH)
         migrations = {get_vmi_key(migration): migration for migration in all_migrations if not is_finished(migration)}
-        launchers = self._list_launchers()
+        launchers = self._list_launcher_pods()
         for instance in self._list_objects(VMIS_PATH):
             pods, migration = launchers.get(instance["metadata"]["uid"], []), migrations.get(get_key(instance))
-            self._try_step(partial(self._advance_instance, instance, pods, migration))
+            self._try_reconcile_step(partial(self._advance_vmi, instance, pods, migration))
 
     def _register_node(self, node: Object) -> None:
         """Make a node schedulable for VMIs, and write its heartbeat."""
@@ -75,7 +75,7 @@ class FakeVirtHandler(FakeKubeVirtController):
             metadata = {"labels": {SCHEDULABLE_LABEL: "true"}, "annotations": {HEARTBEAT_ANNOTATION: format_time(now)}}
             self._admin.patch(path, {"metadata": metadata})
 
-    def _advance_instance(self, instance: Object, pods: list[Object], migration: Item | None) -> None:
+    def _advance_vmi(self, instance: Object, pods: list[Object], migration: Item | None) -> None:
         """Advance a VMI by one step, and complete virt-launcher pods on nodes from which the VMI was migrated."""
         active_pods = [pod for pod in pods if not is_terminating(pod) and not is_pod_finished(pod)]
         current_pod = next(
@@ -83,16 +83,18 @@ class FakeVirtHandler(FakeKubeVirtController):
         )
         if instance["metadata"].get("deletionTimestamp"):
             if get_phase(instance) in ("Scheduled", "Running"):
-                self._patch_instance(instance, {"phase": "Succeeded"})
+                self._patch_vmi(instance, {"phase": "Succeeded"})
             return
         if current_pod is not None and get_phase(instance) == "Scheduled":
             self._boot_guest(instance, current_pod)
         elif current_pod is not None and get_phase(instance) == "Running":
             self._advance_migration(instance, migration)
             self._write_migratable_condition(instance)
-            self._complete_abandoned_launchers(instance, active_pods, migration)
+            self._complete_abandoned_launcher_pods(instance, active_pods, migration)
 
-    def _complete_abandoned_launchers(self, instance: Item, active_pods: list[Object], migration: Item | None) -> None:
+    def _complete_abandoned_launcher_pods(
+        self, instance: Item, active_pods: list[Object], migration: Item | None
+    ) -> None:
         """Complete the virt-launcher pods that are neither on the VMI's node nor the target of its migration."""
         uid = migration["metadata"]["uid"] if migration else ""
         for pod in active_pods:
@@ -110,28 +112,26 @@ class FakeVirtHandler(FakeKubeVirtController):
             "phaseTransitionTimestamps": transitions,
             "conditions": build_handler_conditions(instance),
         }
-        self._patch_instance(
-            instance, status, annotations={BOOT_ANNOTATION: f"{now} in {launcher_pod['metadata']['uid']}"}
-        )
+        self._patch_vmi(instance, status, annotations={BOOT_ANNOTATION: f"{now} in {launcher_pod['metadata']['uid']}"})
 
     def _write_migratable_condition(self, instance: Object) -> None:
         if build_handler_conditions(instance) != instance["status"].get("conditions"):
-            self._patch_instance(instance, {"conditions": build_handler_conditions(instance)})
+            self._patch_vmi(instance, {"conditions": build_handler_conditions(instance)})
 
     def _advance_migration(self, instance: Object, migration: Item | None) -> None:
         """Advance a migration that virt-controller has handed over, as the two nodes' virt-handlers would."""
         state = instance["status"].get("migrationState") or {}
         if state.get("abortRequested") and "endTimestamp" not in state:
-            self._patch_instance(
+            self._patch_vmi(
                 instance, {"migrationState": {**build_end_state(), "failed": True, "abortStatus": "Succeeded"}}
             )
         if migration is None or state.get("migrationUid") != migration["metadata"]["uid"] or "endTimestamp" in state:
             return
         if "targetNodeAddress" not in state:
             target_address = {"targetNodeAddress": "10.0.0.1", "targetDirectMigrationNodePorts": MIGRATION_PORTS}
-            self._patch_instance(instance, {"migrationState": target_address})
+            self._patch_vmi(instance, {"migrationState": target_address})
         elif "startTimestamp" not in state:
-            self._patch_instance(instance, {"migrationState": {"startTimestamp": format_now()}})
+            self._patch_vmi(instance, {"migrationState": {"startTimestamp": format_now()}})
         elif (migration.get("status") or {}).get("phase") == "Running":
             self._finish_migration(instance, state["targetNode"])
 
@@ -145,7 +145,7 @@ class FakeVirtHandler(FakeKubeVirtController):
                 "failed": True,
                 "failureReason": "the target node is marked as failing",
             }
-            self._patch_instance(instance, {"migrationState": failed_state})
+            self._patch_vmi(instance, {"migrationState": failed_state})
             return
         target_state = {"targetNodeDomainDetected": True, "targetNodeDomainReadyTimestamp": format_now()}
         state = {**target_state, **build_end_state()}
@@ -153,7 +153,7 @@ class FakeVirtHandler(FakeKubeVirtController):
             "nodeName": node,
             "evacuationNodeName": None,
         }  # If `evacuationNodeName` stayed set, virt-api would not request a migration in the next drain.
-        self._patch_instance(instance, {"migrationState": state, **location}, labels={NODE_NAME_LABEL: node})
+        self._patch_vmi(instance, {"migrationState": state, **location}, labels={NODE_NAME_LABEL: node})
 
     def _complete_pod(self, instance: Item, pod: Object) -> None:
         """Set the virt-launcher pod's phase to Succeeded, because its guest was migrated away."""

@@ -34,7 +34,7 @@ def stop_cluster(directory: Path) -> None:
 
 def _stop_processes(directory: Path) -> None:
     pids = {*state_directory.find_supervisors(directory), state_directory.read_supervisor_pid(directory)} - {0}
-    terminated = [pid for pid in pids if _terminate(pid)]
+    terminated = [pid for pid in pids if _send_sigterm(pid)]
     if not state_directory.wait_for_exit(
         directory, STOP_TIMEOUT_SECONDS if terminated else state_directory.ORPHAN_TIMEOUT_SECONDS
     ):
@@ -47,7 +47,7 @@ def _stop_processes(directory: Path) -> None:
             raise LocalClusterError(f"processes of the cluster in {directory} did not exit: `fuser {file}` lists them")
 
 
-def _terminate(pid: int) -> bool:
+def _send_sigterm(pid: int) -> bool:
     """Send SIGTERM to a process; return whether the process exists."""
     try:
         os.kill(pid, signal.SIGTERM)

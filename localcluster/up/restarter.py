@@ -138,7 +138,7 @@ class Restarter:
         added = [RestartState(server) for server in servers]
         with self._lock:
             self._states += added
-        self._notify()
+        self._notify_of_change()
         for state in added:
             name = f"restarter of {state.server.name}"
             threading.Thread(target=self._watch_server, args=(state,), name=name, daemon=True).start()
@@ -159,15 +159,15 @@ class Restarter:
             process = server.wait_for_start()
             status = process.wait()
             is_unexpected = server.should_run.is_set() and server.process is process
-            if not is_unexpected or not self._restart(state, describe_exit(status)):
+            if not is_unexpected or not self._restart_after_backoff(state, describe_exit(status)):
                 state.reset_backoff()
 
-    def _restart(self, state: RestartState, reason: str) -> bool:
+    def _restart_after_backoff(self, state: RestartState, reason: str) -> bool:
         """Restart a server after its backoff; return whether it runs. A failed start counts as an unexpected exit."""
         while True:
             with self._lock:
                 backoff = state.record_exit(reason, time.monotonic() - state.started_at)
-            self._notify()
+            self._notify_of_change()
             self._stopping.wait(backoff)
             self._wait_until_restart_allowed(state.server)
             try:
@@ -179,7 +179,7 @@ class Restarter:
                 reason = f"not started: {error}"
                 state.started_at = time.monotonic()  # A failed start has no uptime.
                 continue
-            self._notify()
+            self._notify_of_change()
             return True
 
     def _wait_until_restart_allowed(self, server: Server) -> None:
@@ -188,6 +188,6 @@ class Restarter:
             if self._stopping.wait(MAY_RESTART_POLL_SECONDS):
                 return
 
-    def _notify(self) -> None:
+    def _notify_of_change(self) -> None:
         with self._lock:
             self._on_change([state.build_record() for state in self._states])

@@ -19,13 +19,13 @@ def start_cluster(directory: Path, spec: ClusterSpec) -> None:
     engine = delivery_engines.get_engine(spec.engine)
     if engine.addons and not spec.real_nodes:
         raise LocalClusterError(f"DELIVERY={spec.engine} runs everything in pods, which need real nodes: add REAL=2")
-    if _is_already_up(directory, spec):
+    if _is_requested_cluster_running(directory, spec):
         return
     engine.check()
     engine.build(spec.components, bool(spec.real_nodes))  # Here, a progress display can use the terminal.
     if spec.fakes == KUBEVIRT_ITSELF:
         build.ensure_programs(build.KUBEVIRT)
-    if _is_already_up(directory, spec):  # Another `start_cluster` may have finished during the build.
+    if _is_requested_cluster_running(directory, spec):  # Another `start_cluster` may have finished during the build.
         return
     state_directory.remove_ready_file(directory)
     command = [sys.executable, "-m", "localcluster", "supervise", str(directory.resolve()), spec.to_json()]
@@ -43,7 +43,7 @@ def start_cluster(directory: Path, spec: ClusterSpec) -> None:
         raise LocalClusterError("cluster not started: see the error above")
 
 
-def _is_already_up(directory: Path, spec: ClusterSpec) -> bool:
+def _is_requested_cluster_running(directory: Path, spec: ClusterSpec) -> bool:
     """Return whether the requested cluster is already running; if it is, print the output of its start again.
 
     Raises `LocalClusterError` if a different cluster is running.

@@ -55,8 +55,10 @@ def divide_objects(objects: Sequence[Manifest]) -> BundleObjects:
     # OLM itself creates the ServiceAccounts, roles and bindings, and a Service for each webhook.
     services = _list_webhook_services(webhooks)
     created = [*webhooks, *crds, *deployments, *_filter_by_kind(objects, "ServiceAccount"), *rbac]
-    others = [manifest for manifest in objects if manifest not in created and _get_key(manifest) not in services]
-    files = [manifest for manifest in others if _is_supported(manifest)]
+    others = [
+        manifest for manifest in objects if manifest not in created and _get_kind_and_name(manifest) not in services
+    ]
+    files = [manifest for manifest in others if _is_supported_by_olm(manifest)]
     return BundleObjects(
         deployments=deployments,
         rules=rules,
@@ -71,11 +73,11 @@ def _filter_by_kind(objects: Sequence[Manifest], kind: str) -> tuple[Manifest, .
     return tuple(manifest for manifest in objects if manifest["kind"] == kind)
 
 
-def _get_key(manifest: Manifest) -> tuple[str, str]:
+def _get_kind_and_name(manifest: Manifest) -> tuple[str, str]:
     return manifest["kind"], manifest["metadata"]["name"]
 
 
-def _is_supported(manifest: Manifest) -> bool:
+def _is_supported_by_olm(manifest: Manifest) -> bool:
     """Return whether OLM accepts the object in a bundle, and would install it in the object's namespace."""
     return manifest["kind"] in SUPPORTED_KINDS and manifest["metadata"].get("namespace", NAMESPACE) == NAMESPACE
 
