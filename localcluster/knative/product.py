@@ -51,7 +51,7 @@ class KnativeProduct(EngineProduct):
     def _start_and_wait(self) -> None:
         """Start Knative, then install and start the product; return when all its Knative objects are ready."""
         self.planes.start()
-        self._install()
+        self._install_manifests()
         self.start_functions()
         self.adapters = self._build_adapters()
         self.start_delivery()
@@ -95,7 +95,7 @@ class KnativeProduct(EngineProduct):
             server.env = {**other_variables, **variables[server.name]}
         self.start_delivery()
 
-    def _install(self) -> None:
+    def _install_manifests(self) -> None:
         """Apply the manifests; only the Triggers' subscribers differ, because the functions are local processes."""
         items = self._render_manifests(self._overlay, V1ALPHA1_DIR)
         self._api_sources = [item["metadata"]["name"] for item in items if item["kind"] == "ApiServerSource"]
