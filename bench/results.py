@@ -89,7 +89,7 @@ class Results:
 
         The first measurement of a case replaces the results of earlier runs. A failure also replaces this run's
         measurements of the case, because they are incomplete. But if the failure is this run's first measurement of the
-        case, it is discarded, and the results of earlier runs are kept.
+        case, and earlier runs have measured the case, the failure is discarded, and the earlier results are kept.
         """
         case = get_case_key(measurement)
         if isinstance(measurement, Failure) and case not in self._started_cases and self._has_measurements(case):
