@@ -130,7 +130,7 @@ def write_secret(file: Path, text: str) -> None:
     temporary.replace(file)
 
 
-def write_certificate(component_name: str, server_names: Sequence[str], certificate: Path, key: Path) -> str:
+def write_certificate(component_name: str, server_names: Sequence[str], certificate_file: Path, key_file: Path) -> str:
     """Issue a serving certificate, write the certificate and its key as PEM files, and return the CA certificate."""
     from kube.certificates import key_pairs  # slow import, not needed if no cluster is started
     from kube.certificates.components import Component
@@ -138,13 +138,13 @@ def write_certificate(component_name: str, server_names: Sequence[str], certific
     now, component = datetime.now(timezone.utc), Component(component_name, timedelta(days=VALIDITY_DAYS))
     ca = key_pairs.create_ca(component, now)
     pair = key_pairs.issue_serving_certificate(ca, server_names, component, now)
-    write_secret(key, pair.key)
-    certificate.write_text(pair.certificate)
+    write_secret(key_file, pair.key)
+    certificate_file.write_text(pair.certificate)
     return ca.certificate
 
 
-def write_serving_certificate(certificate: Path, key: Path) -> None:
+def write_serving_certificate(certificate_file: Path, key_file: Path) -> None:
     """Write the API server's certificate file: the serving certificate, followed by its CA."""
-    ca_certificate = write_certificate("kubernetes", SERVING_NAMES, certificate, key)
-    with certificate.open("a") as file:
+    ca_certificate = write_certificate("kubernetes", SERVING_NAMES, certificate_file, key_file)
+    with certificate_file.open("a") as file:
         file.write(ca_certificate)

@@ -106,33 +106,35 @@ def _list_missing_programs(directory: Path) -> list[str]:
     return [name for name in PROGRAMS if not os.access(directory / name, os.X_OK)]
 
 
-def get_link_dir(assets: Path, built: Path, cache: Path) -> Path:
+def get_link_dir(prebuilt_dir: Path, built_dir: Path, cache_dir: Path) -> Path:
     """Return the path of the directory with symbolic links to the prebuilt and the locally built binaries."""
-    digest = hashlib.sha256(f"{assets}\0{built}".encode())
-    return cache / f"assets-{digest.hexdigest()[:12]}"
+    digest = hashlib.sha256(f"{prebuilt_dir}\0{built_dir}".encode())
+    return cache_dir / f"assets-{digest.hexdigest()[:12]}"
 
 
-def link_programs(assets: Path, built: Path, names: tuple[str, ...], link_dir: Path, version: str) -> None:
+def link_programs(
+    prebuilt_dir: Path, built_dir: Path, built_names: tuple[str, ...], link_dir: Path, version: str
+) -> None:
     """Create the directory from `get_link_dir`; print a warning if the prebuilt API server has another version.
 
     Args:
-        assets: The directory of the prebuilt binaries.
-        built: The directory of the locally built binaries.
-        names: The names of the locally built binaries.
+        prebuilt_dir: The directory of the prebuilt binaries.
+        built_dir: The directory of the locally built binaries.
+        built_names: The names of the locally built binaries.
         link_dir: The directory to create.
         version: The Kubernetes version of the locally built binaries.
     """
     staging = link_dir.with_name(f"{link_dir.name}.new-{os.getpid()}")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
-    for source, programs in ((assets, PROGRAMS), (built, names)):
+    for source, programs in ((prebuilt_dir, PROGRAMS), (built_dir, built_names)):
         for name in programs:
             (staging / name).symlink_to(source / name)
     staging.rename(link_dir)
-    print(f"using {', '.join(PROGRAMS)} from {assets}", flush=True)
-    assets_version = _read_apiserver_version(assets / "kube-apiserver") or "of unknown version"
-    if assets_version != version:
-        print(f"warning: kube-apiserver is {assets_version}, but {', '.join(names)} are {version}", flush=True)
+    print(f"using {', '.join(PROGRAMS)} from {prebuilt_dir}", flush=True)
+    prebuilt_version = _read_apiserver_version(prebuilt_dir / "kube-apiserver") or "of unknown version"
+    if prebuilt_version != version:
+        print(f"warning: kube-apiserver is {prebuilt_version}, but {', '.join(built_names)} are {version}", flush=True)
 
 
 def _read_apiserver_version(apiserver: Path) -> str:

@@ -61,10 +61,10 @@ class FakeKubeVirtController(FakeController):
 
     def _list_launcher_pods(self) -> dict[str, list[Object]]:
         """Return the virt-launcher pods by the uid of the VMI that they belong to."""
-        launchers: dict[str, list[Object]] = {}
+        launcher_pods: dict[str, list[Object]] = {}
         for pod in self._admin.list(PODS_PATH, label_selector=CREATED_BY_LABEL)["items"]:
-            launchers.setdefault(pod["metadata"]["labels"][CREATED_BY_LABEL], []).append(pod)
-        return launchers
+            launcher_pods.setdefault(pod["metadata"]["labels"][CREATED_BY_LABEL], []).append(pod)
+        return launcher_pods
 
     def _has_annotation(self, node: str, annotation: str) -> bool:
         """Return whether a node has this annotation."""
@@ -87,16 +87,16 @@ class FakeVirt(FakeKubeVirtController):
         vms, instances, migrations = (
             self._list_objects(path) for path in (VIRTUAL_MACHINES_PATH, VMIS_PATH, MIGRATIONS_PATH)
         )
-        launchers = self._list_launcher_pods()
+        launcher_pods = self._list_launcher_pods()
         vmis_by_key = {get_key(instance): instance for instance in instances}
         for vm in vms:
             self._try_reconcile_step(partial(self._ensure_vmi, vm, vmis_by_key.get(get_key(vm))))
             self._try_reconcile_step(partial(self._write_vm_status, vm, vmis_by_key.get(get_key(vm))))
         for instance in instances:
             self._try_reconcile_step(
-                partial(self._advance_vmi, instance, launchers.get(instance["metadata"]["uid"], []))
+                partial(self._advance_vmi, instance, launcher_pods.get(instance["metadata"]["uid"], []))
             )
-        for pod in self._find_stranded_launcher_pods(migrations, vmis_by_key, launchers):
+        for pod in self._find_stranded_launcher_pods(migrations, vmis_by_key, launcher_pods):
             self._try_reconcile_step(partial(self._delete_pod, pod))
         for migration in migrations:
             vmi = vmis_by_key.get(get_vmi_key(migration))
@@ -104,11 +104,11 @@ class FakeVirt(FakeKubeVirtController):
                 self._try_reconcile_step(partial(self._write_migration_status, migration, {"phase": "Failed"}))
             elif not is_finished(migration) and vmi is not None:
                 self._try_reconcile_step(
-                    partial(self._advance_migration, migration, vmi, launchers.get(vmi["metadata"]["uid"], []))
+                    partial(self._advance_migration, migration, vmi, launcher_pods.get(vmi["metadata"]["uid"], []))
                 )
 
     def _find_stranded_launcher_pods(
-        self, migrations: list[Object], vmis_by_key: Mapping[Any, Object], launchers: Mapping[str, list[Object]]
+        self, migrations: list[Object], vmis_by_key: Mapping[Any, Object], launcher_pods: Mapping[str, list[Object]]
     ) -> list[Object]:
         """Return the virt-launcher pods of deleted migrations, except for pods on the node of their VMI."""
         known_uids = ("", *(migration["metadata"]["uid"] for migration in migrations))
@@ -119,7 +119,7 @@ class FakeVirt(FakeKubeVirtController):
         return [
             pod
             for uid, node in nodes_by_uid.items()
-            for pod in launchers.get(uid, [])
+            for pod in launcher_pods.get(uid, [])
             if pod["metadata"]["labels"].get(MIGRATION_LABEL, "") not in known_uids
             and pod["spec"].get("nodeName") != node
         ]
@@ -155,14 +155,14 @@ class FakeVirt(FakeKubeVirtController):
         if {name: status.get(name) for name in vm_status} != vm_status:
             self._admin.patch(f"{get_object_path(vm, 'virtualmachines')}/status", {"status": vm_status})
 
-    def _advance_vmi(self, instance: Object, launchers: list[Object]) -> None:
+    def _advance_vmi(self, instance: Object, launcher_pods: list[Object]) -> None:
         """Advance a VMI from creation to Running, or to Failed if its virt-launcher pod no longer exists."""
         phase, metadata = get_phase(instance), instance["metadata"]
         if metadata.get("deletionTimestamp") or phase == "Failed":
             return
-        launcher = next((pod for pod in launchers if MIGRATION_LABEL not in pod["metadata"]["labels"]), None)
+        launcher = next((pod for pod in launcher_pods if MIGRATION_LABEL not in pod["metadata"]["labels"]), None)
         if phase == "Running":
-            self._update_running_vmi(instance, launchers)
+            self._update_running_vmi(instance, launcher_pods)
         elif launcher is None:
             name = f"virt-launcher-{metadata['name']}-{metadata['uid'][:5]}"
             first_node = (metadata.get("annotations") or {}).get(FIRST_NODE_ANNOTATION)
@@ -175,10 +175,10 @@ class FakeVirt(FakeKubeVirtController):
             boot = {BOOT_ANNOTATION: f"{format_now()} in {launcher['metadata']['uid']}"}
             self._patch_vmi(instance, build_running_status(instance, launcher), annotations=boot)
 
-    def _update_running_vmi(self, instance: Object, launchers: list[Object]) -> None:
+    def _update_running_vmi(self, instance: Object, launcher_pods: list[Object]) -> None:
         """Update the conditions of a VMI; fail or delete it if it has no virt-launcher pod on its node."""
         node = instance["status"]["nodeName"]
-        if not any(pod["spec"].get("nodeName") == node and not is_terminating(pod) for pod in launchers):
+        if not any(pod["spec"].get("nodeName") == node and not is_terminating(pod) for pod in launcher_pods):
             if instance["metadata"].get("ownerReferences"):
                 changes = {"interfaces": None, "conditions": build_conditions(instance, ready=False)}
                 self._patch_vmi(instance, {"phase": "Failed", **changes})
@@ -189,10 +189,10 @@ class FakeVirt(FakeKubeVirtController):
         elif instance["status"].get("conditions") != build_conditions(instance):
             self._patch_vmi(instance, {"conditions": build_conditions(instance)})
 
-    def _advance_migration(self, migration: Object, instance: Object, launchers: list[Object]) -> None:
+    def _advance_migration(self, migration: Object, instance: Object, launcher_pods: list[Object]) -> None:
         """Advance a migration by one step: create the target pod, then report Running, then finish the migration."""
         uid, source = migration["metadata"]["uid"], (instance.get("status") or {}).get("nodeName")
-        target = next((pod for pod in launchers if pod["metadata"]["labels"].get(MIGRATION_LABEL) == uid), None)
+        target = next((pod for pod in launcher_pods if pod["metadata"]["labels"].get(MIGRATION_LABEL) == uid), None)
         phase = (migration.get("status") or {}).get("phase")
         if target is None:
             name = f"virt-launcher-{instance['metadata']['name']}-{uid[:5]}"
@@ -206,7 +206,7 @@ class FakeVirt(FakeKubeVirtController):
             self._patch_vmi(instance, {"migrationState": {"migrationUid": uid, **state}})
             self._write_migration_status(migration, {"phase": "Running", "migrationState": state})
         elif is_ready(target) and not self._has_annotation(target["spec"]["nodeName"], HOLDING_ANNOTATION):
-            self._finish_migration(migration, instance, target, [pod for pod in launchers if pod is not target])
+            self._finish_migration(migration, instance, target, [pod for pod in launcher_pods if pod is not target])
 
     def _finish_migration(
         self, migration: Object, instance: Object, target: Object, other_launchers: list[Object]

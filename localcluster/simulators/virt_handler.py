@@ -59,9 +59,9 @@ class FakeVirtHandler(FakeKubeVirtController):
             self._try_reconcile_step(partial(self._register_node, node))
         all_migrations = self._list_objects(MIGRATIONS_PATH)
         migrations = {get_vmi_key(migration): migration for migration in all_migrations if not is_finished(migration)}
-        launchers = self._list_launcher_pods()
+        launcher_pods = self._list_launcher_pods()
         for instance in self._list_objects(VMIS_PATH):
-            pods, migration = launchers.get(instance["metadata"]["uid"], []), migrations.get(get_key(instance))
+            pods, migration = launcher_pods.get(instance["metadata"]["uid"], []), migrations.get(get_key(instance))
             self._try_reconcile_step(partial(self._advance_vmi, instance, pods, migration))
 
     def _register_node(self, node: Object) -> None:
