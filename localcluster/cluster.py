@@ -89,7 +89,7 @@ class LocalCluster(Startable):
         self._wait_for_controllers()
 
     def stop(self) -> None:
-        """Stop all servers; the directory and its logs stay."""
+        """Stop all servers; the cluster's directory with its logs remains."""
         for client in self._clients.values():
             client.close()
         self._clients.clear()
@@ -104,7 +104,7 @@ class LocalCluster(Startable):
 
     @property
     def pki(self) -> Path:
-        """Return the directory of keys and certificates."""
+        """Return the directory with the cluster's keys and certificates."""
         return self._server_factory.certificate_file.parent
 
     @property

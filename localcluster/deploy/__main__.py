@@ -16,8 +16,8 @@ def main() -> None:
     apply_command, remove_command = commands.add_parser("apply"), commands.add_parser("remove")
     for command in (apply_command, remove_command):
         command.add_argument("overlay", help="Name of an overlay in manifests/overlays, or directory of an overlay.")
-    apply_command.add_argument("--image", default="", help="Image that replaces the overlay's placeholder.")
-    apply_command.add_argument("--pushed-image", default="", help="Image for an overlay that names no image.")
+    apply_command.add_argument("--image", default="", help="Image that replaces the overlay's placeholder image.")
+    apply_command.add_argument("--pushed-image", default="", help="Replacement of the placeholder without --image.")
     remove_command.add_argument("--force", action="store_true", help="First end all maintenances and upgrade runs.")
     arguments = parser.parse_args()
     if arguments.command == "apply":

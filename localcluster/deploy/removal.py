@@ -27,7 +27,7 @@ EFFECTFUL_RESOURCES = (
 )
 """Resources whose objects have a finalizer, which the functions remove after they have restored nodes or pools."""
 ALPHA_SOURCE = "maintenances-v1alpha1"
-"""Name of the ApiServerSource of manifests/v1alpha1. Without it, that resource belongs to another operator."""
+"""Name of the ApiServerSource in manifests/v1alpha1. If it does not exist, another operator owns `ALPHA_RESOURCE`."""
 POD_SOURCE = "podsource"
 """Name of the ContainerSource that each install has."""
 SHARED_SELECTOR = "!nodemaintenance.dev/shared"
@@ -39,9 +39,9 @@ LABEL_TIMEOUT_SECONDS = 60.0
 
 
 def remove(overlay: str, force: bool) -> None:
-    """Remove an install, or a part of it without functions. Raises `LocalClusterError` with the reason.
+    """Remove an install, or an overlay that contains only a part of one. Raises `LocalClusterError` with the reason.
 
-    If maintenances or upgrade runs exist, the function removes nothing; with `force`, it first ends them.
+    If maintenances or upgrade runs exist, nothing is removed; with `force`, they are ended first.
     """
     try:
         folder, kubectl = find_overlay(overlay), Kubectl.find()
@@ -91,7 +91,7 @@ def _list_own_resources(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]
 
 
 def _check_no_other_install(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]) -> None:
-    """Raise `LocalClusterError` if another install, in another namespace, needs the CRDs and cluster roles."""
+    """Raise `LocalClusterError` if another namespace contains an install, which needs the CRDs and ClusterRoles."""
     own_namespaces = {manifest["metadata"].get("namespace", "") for manifest in manifests}
     sources = _list_objects(kubectl, "containersources.sources.knative.dev", f"metadata.name={POD_SOURCE}")
     others = sorted({source["metadata"]["namespace"] for source in sources} - own_namespaces)
@@ -106,7 +106,7 @@ def _list_object_names(kubectl: Kubectl, resource: str) -> list[str]:
 
 
 def _list_objects(kubectl: Kubectl, resource: str, field_selector: str = "") -> list[Mapping[str, Any]]:
-    """Return the objects of a resource in all namespaces, none if the API server does not serve the resource."""
+    """Return all objects of a resource, or an empty list if the API server does not serve the resource."""
     arguments = ("get", resource, "-A", "-o", "json", f"--field-selector={field_selector}")
     done = kubectl.run(*arguments, check=False)
     if done.returncode and "the server doesn't have a resource type" in done.stderr:
@@ -118,7 +118,7 @@ def _list_objects(kubectl: Kubectl, resource: str, field_selector: str = "") -> 
 
 
 def _format_existing_objects_error(live_objects: Mapping[str, Sequence[str]]) -> str:
-    """Describe the objects that must be ended first, and the two ways to end them."""
+    """Return an error message that lists the objects to end first, and the two ways to end them."""
     described = "; ".join(f"{resource}: {', '.join(names)}" for resource, names in live_objects.items())
     return (
         f"these objects change nodes, and only the running functions can restore the nodes: {described}: end them "
@@ -139,7 +139,7 @@ def _delete_all_and_wait(kubectl: Kubectl, resource: str) -> None:
 def _remove_node_labels(kubectl: Kubectl, namespaces: Iterable[str]) -> None:
     """Delete the CPU capabilities, and wait until the functions have removed all labels and conditions from the nodes.
 
-    Labels that stay, for example because a function does not run, are reported and stop nothing.
+    If labels remain after the timeout, for example because a function does not run, print them and return.
     """
     for namespace in namespaces:
         kubectl.show("delete", "configmaps", "--ignore-not-found", "-n", namespace, "-l", CAPABILITIES_LABEL)

@@ -60,7 +60,7 @@ class FakeKubeVirtController(FakeController):
         return objects
 
     def _list_launcher_pods(self) -> dict[str, list[Object]]:
-        """Return the virt-launcher pods by the uid of the VMI that they belong to."""
+        """Return all virt-launcher pods by the uid of their VMI."""
         launcher_pods: dict[str, list[Object]] = {}
         for pod in self._admin.list(PODS_PATH, label_selector=CREATED_BY_LABEL)["items"]:
             launcher_pods.setdefault(pod["metadata"]["labels"][CREATED_BY_LABEL], []).append(pod)
