@@ -36,15 +36,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
-# The default is one worker more than the two cores of most CI machines. Two workers leave the cores idle for a third of
-# the time, and with many workers, functions miss their deadlines. tests/scheduling.py assigns the tests to the workers.
+# By default, pytest has one worker more than the two cores of most CI machines. Two workers would leave the cores idle
+# for a third of the time, and with many workers, functions would miss their deadlines. tests/scheduling.py assigns the
+# tests to the workers.
 SHARED = -n $(WORKERS) --no-loadscope-reorder
 TEST_ALL := not e2e and not real and not installs and not distribution
-# The tests of all rules and steps, without slow tests and the tests of docs/requirements.md, which collect all tests.
+# Tests of the decision logic in kube/ and of the functions, without slow tests, and without the tests of
+# docs/requirements.md, which collect all tests.
 CHECKED := tests/kube tests/functions tests/console/operations tests/console/terminal tests/eventing/replay \
 	$(filter-out %_requirements.py,$(wildcard tests/eventing/test_*.py tests/test_*.py)) --ignore=tests/kube/client \
 	$(addprefix --ignore=tests/functions/maintenance/test_,states.py lost_lease.py)
-# An upgrade of the system's Python leaves .venv without pip: remove the stamp, so that .venv is created again.
+# After an upgrade of the system's Python, .venv has no usable pip: remove the stamp, so that .venv is created again.
 $(shell [ ! -e $(STAMP) ] || $(BIN)/python -c 'import pip' 2> /dev/null || rm -f $(STAMP) 2> /dev/null)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install
 LOCK := requirements-dev.lock
@@ -68,20 +70,20 @@ help: ## show this list
 	@echo 'usage: make TARGET [NAME=VALUE ...]'
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-18s %s\n", $$1, $$2 }'
 
-demo: $(STAMP) ## drain a node of a temporary cluster, and watch
+demo: $(STAMP) ## drain a node of a temporary cluster, and print the events
 	@$(BIN)/python -m localcluster.demo $(ARGS)
 
-demo-mutex: $(STAMP) ## upgrade four workers of a simulated OpenShift, one by one with Jobs, and watch
+demo-mutex: $(STAMP) ## upgrade four workers of a simulated OpenShift one at a time, with Jobs before and after each upgrade
 	@$(BIN)/python -m localcluster.demo.upgrade $(ARGS)
 
-demo-vm: $(STAMP) ## drain a node with one virtual machine of each kind on a simulated KubeVirt, change CPU labels, and watch
+demo-vm: $(STAMP) ## drain a node with one virtual machine of each kind on a simulated KubeVirt, then change the nodes' CPU labels
 	@$(BIN)/python -m localcluster.demo.vm $(ARGS)
 
 demo-real: $(STAMP) ## drain the node on which the product runs, as pods on two real nodes; requires root
 	@$(BIN)/python -m localcluster.demo.real_nodes $(ARGS)
 
-# The servers that a target needs are built before its first test: pytest would hide the progress, and a compiler uses
-# all cores.
+# tests.dependencies builds the servers before the first test, because pytest would hide the progress, and the compiler
+# uses all cores.
 test: $(STAMP) ## run the tests with WORKERS=3 concurrent workers (0: one by one); ARGS="-k cordon" passes options to pytest
 	@$(BIN)/python -m tests.dependencies test
 	@$(BIN)/python -m pytest $(SHARED) $(ARGS)
@@ -90,7 +92,7 @@ test-all: $(STAMP) ## run all tests except e2e tests, including long ones: crash
 	@$(BIN)/python -m tests.dependencies test-all
 	@$(BIN)/python -m pytest $(SHARED) -m '$(TEST_ALL)' $(ARGS)
 
-check: $(STAMP) ## check style, types, rules and steps in about a minute, without crashes and large clusters
+check: $(STAMP) ## run the linters and the fast tests, in about a minute, without crashes and large clusters
 	@$(BIN)/python -m localcluster build
 	@$(MAKE) --no-print-directory --jobs 2 lint checked
 
@@ -127,10 +129,10 @@ fuzz: $(STAMP) ## send invalid and hostile requests to every endpoint of the run
 	@$(BIN)/python -m localcluster build
 	@$(BIN)/python -m tests.fuzz $(TRIES) $(SEED)
 
-# mypy checks each mutant first, and then the tests. AGAIN=1 continues an interrupted run, and tests the surviving
+# For each mutant, mypy runs first, and then the tests. AGAIN=1 continues an interrupted run, and tests the surviving
 # mutants again. mutmut has its own directory, because one of its dependencies renames processes, which would break
 # `make bench`.
-mutants: $(STAMP) ## mutate each line of the rules and steps, and list the mutants that no test detects; MODULES=kube AGAIN=1; more than an hour
+mutants: $(STAMP) ## mutate each line of kube/ and of the functions, and list the mutants that no test detects; MODULES=kube AGAIN=1; more than an hour
 	@$(PIP) --quiet --upgrade --target $(VENV)/mutmut 'mutmut>=3.8,<4'
 	@$(BIN)/python -m localcluster build
 	@PYTHONPATH='$(CURDIR)/$(VENV)/mutmut' nice -n 10 $(BIN)/python -m tests.mutation $(if $(AGAIN),--again) $(MODULES)
@@ -190,11 +192,12 @@ image: ## build the image with podman, docker or buildah, and its SBOM build/sbo
 	@mkdir -p build
 	@$(BUILD_IMAGE) --target sbom --output type=local,dest=build .
 
-plugin: $(STAMP) ## build the wheel of kubectl maintenance for workstations in build/plugin; URL=https://downloads.example also writes archives and a manifest for krew, which users download from that address
+plugin: $(STAMP) ## build the wheel of kubectl maintenance in build/plugin; URL=https://downloads.example also writes archives and a manifest for krew, which users download from that URL
 	@$(BIN)/python -m localcluster.plugin build/plugin $(URL)
 
-# The image is named $(REGISTRY)/nodemaintenance, or $(IMAGE) if it is set; VERSION=1.2.3 becomes the tag v1.2.3. The name
-# of the last pushed image, in the file PUSHED, is the default of `make deploy`. docker uses HTTP for localhost anyway.
+# The image's name is $(REGISTRY)/nodemaintenance, or $(IMAGE) if it is set; VERSION=1.2.3 becomes the tag v1.2.3. The
+# file PUSHED contains the name of the last pushed image, which `make deploy` uses by default. For a registry on
+# localhost, podman and buildah need a flag to use HTTP; docker needs none.
 HTTP_FLAG = $(if $(filter localhost:%,$(IMAGE)),$(if $(filter docker,$(ENGINE)),,--tls-verify=false))
 container-build container-push:
 	@[ -n '$(VERSION)' ] || { echo 'error: VERSION is required: make $@ VERSION=1.2.3, and REGISTRY=registry.example if the registry is not $(REGISTRY)' >&2; exit 1; }
@@ -206,10 +209,10 @@ container-build-and-push-community:
 	@$(MAKE) --no-print-directory container-build
 	@$(MAKE) --no-print-directory container-push
 
-# The image if the caller names it or its registry, and not the default.
+# The image's name if the user sets IMAGE or REGISTRY; empty if both have their default values.
 NAMED_IMAGE = $(if $(filter-out file,$(origin IMAGE) $(origin REGISTRY)),$(IMAGE))
 
-bundle: $(STAMP) ## update the OLM bundle, its catalog entry and deploy/olm.yaml, which are generated from manifests/olm; IMAGE=registry.example/nodemaintenance names the image
+bundle: $(STAMP) ## update the OLM bundle, its catalog entry and deploy/olm.yaml, which are generated from manifests/olm; IMAGE=registry.example/nodemaintenance sets the image's name
 	@$(BIN)/python -m release.olm --image '$(NAMED_IMAGE)'
 
 release: $(STAMP) ## commit VERSION=1.2.3, build its image, charts, wheel, OLM files, SBOM and checksums into build/release, and create the tag; IMAGE=registry.example/nodemaintenance URL=https://download.example WITHOUT=image; pushes nothing
@@ -219,7 +222,7 @@ release-files: $(STAMP) ## build the files of `make release` from the commit wit
 	@$(BIN)/python -m release '$(VERSION)' --image '$(NAMED_IMAGE)' --url '$(URL)' --without '$(WITHOUT)' --files-only
 
 # OPERATOR and OPERATOR_CRD are passed through the environment, so that they need no quoting.
-bench: $(STAMP) ## compare drains with kubectl drain and with the fastest possible client; ENGINES=local,knative,rabbitmq CASES="10 pods" ROUNDS=5 QUICK=1 FULL=1 ADD=1; OPERATOR=program OPERATOR_CRD=file adds another operator
+bench: $(STAMP) ## compare drains with kubectl drain and with a minimal client that only evicts; ENGINES=local,knative,rabbitmq CASES="10 pods" ROUNDS=5 QUICK=1 FULL=1 ADD=1; OPERATOR=program OPERATOR_CRD=file adds another operator
 	@$(BIN)/python -m bench --engines $(ENGINES) --cases '$(CASES)' --rounds $(ROUNDS) $(if $(QUICK),--quick) $(if $(FULL),--full) $(if $(ADD),--add)
 
 chaos: $(STAMP) ## inject faults during drains of twenty nodes, and check invariants; SEED=1 SECONDS=300 ENGINES=local,knative,rabbitmq; COMPONENT=mutex SEED=1 RUNS=50 upgrades the nodes instead
@@ -261,12 +264,13 @@ INSTALL_LOCK = $(PIP) --quiet --no-deps --require-hashes --requirement $(LOCK)
 INSTALL_PROJECT = $(PIP) --quiet --no-deps --no-build-isolation --editable .
 endif
 
-# uv keeps the pinned versions that the requirements still allow. Annotations and a header would contain local paths.
+# uv keeps pinned versions that the requirements still allow. The lock file has no annotations and no header, because
+# they would contain local paths.
 lock: ## pin the packages of requirements-dev.txt in requirements-dev.lock, with hashes; ARGS=--upgrade selects the newest versions
 	@[ -n '$(UV)' ] || { echo 'error: uv is required to write $(LOCK): install it (pipx install uv), then run make lock again' >&2; exit 1; }
 	@$(UV) pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate --no-header --output-file $(LOCK) requirements-dev.txt $(ARGS) > /dev/null
 
-# This target runs before every other target. It installs the missing distribution packages, or lists them.
+# Every target that sets up .venv runs this target first. It installs missing distribution packages, or lists them.
 needs:
 	@command -v $(PYTHON) >/dev/null || { echo 'error: Python 3.10 or newer is required: install it, or set its path: make PYTHON=/path/to/python3' >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "error: Python 3.10 or newer is required, but $(PYTHON) is older: make PYTHON=/path/to/python3" >&2; exit 1; }

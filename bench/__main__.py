@@ -1,8 +1,8 @@
-"""`make bench`: compares ways to drain a node: the product, `kubectl drain`, and a bare client as the lower bound.
+"""`make bench`: compares drainers: the product, `kubectl drain`, and a bare API client as the lower bound.
 
-The drainers take turns on a cluster that starts as with `make up`. If the user specifies another operator that serves
-the same CRD, this operator is compared too, on its own cluster. An observer in a separate process timestamps the
-changes. The command prints tables and writes `bench/results.json`.
+All drainers run one after another on a cluster that starts as with `make up`. If the user configures another operator
+that serves the same CRD, it runs on its own cluster. An observer in a separate process timestamps the changes of pods,
+nodes and maintenances. The command prints tables, and writes `bench/results.json`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MEASUREMENT_ERRORS = (
     subprocess.SubprocessError,
     LocalClusterError,
 )
-"""Errors that abort the measurement of a case or the start of a cluster; all other cases are still measured."""
+"""Errors that abort the measurement of one case or the start of one cluster; the other cases are still measured."""
 QUICK_ROUNDS = 3
 
 
@@ -56,30 +56,30 @@ QUICK_ROUNDS = 3
     "--engines",
     default="local",
     show_default=True,
-    help="Comma-separated engines to measure on: local, knative, rabbitmq.",
+    help="Comma-separated list of engines to measure: local, knative, rabbitmq.",
 )
 @click.option(
     "--cases",
     "case_names",
     default="",
-    help="Comma-separated names of cases, or parts of such names; default: all cases of the subset.",
+    help="Comma-separated list of case names, or of parts of case names; default: all cases of the subset.",
 )
 @click.option(
     "--rounds",
     type=click.IntRange(1),
     default=5,
     show_default=True,
-    help="Rounds of each case; in a round, all drainers run in turn.",
+    help="Number of rounds per case; in each round, every drainer drains once.",
 )
-@click.option("--quick", "subset", flag_value=QUICK, help="Measure two cases, with three rounds each.")
+@click.option("--quick", "subset", flag_value=QUICK, help="Measure two cases, with three rounds per case.")
 @click.option("--full", "subset", flag_value=FULL, help="Measure all cases, including those with 1000 nodes.")
-@click.option("--add", is_flag=True, help="Keep earlier results of each case until the case is measured again.")
+@click.option("--add", is_flag=True, help="Keep the earlier results of cases that are not measured again.")
 @click.option(
     "--results",
     "results_file",
     type=click.Path(path_type=Path),
     default=RESULTS_FILE,
-    help="File to write all rounds to.",
+    help="File to which the results of all rounds are written.",
 )
 @click.option(
     "--operator",
@@ -88,7 +88,7 @@ QUICK_ROUNDS = 3
     default="",
     help="Command of another operator that serves the same CRD.",
 )
-@click.option("--operator-crd", envvar="OPERATOR_CRD", default="", help="File with that operator's CRD.")
+@click.option("--operator-crd", envvar="OPERATOR_CRD", default="", help="Path of that operator's CRD.")
 def main(
     engines: str,
     case_names: str,
@@ -99,7 +99,7 @@ def main(
     operator_command: str,
     operator_crd: str,
 ) -> None:
-    """Run the measurements, print tables, and write every round to a file."""
+    """Run the measurements, print tables, and write the results of every round to a file."""
     subset, other_operator = subset or USUAL, peer_operator.parse_operator(operator_command, operator_crd)
     try:
         cases = select_cases(case_names, subset)
@@ -128,7 +128,7 @@ def main(
 def _measure_cases(
     engine: str, cases: Sequence[AnyCase], rounds: int, other_operator: Operator | None
 ) -> Generator[Round | Finding | Failure, None, None]:
-    """Yield the measurements of every case, on clusters of this engine; after a failure, continue on a new cluster."""
+    """Yield the results of all cases on clusters with this engine; after a failure, continue on a new cluster."""
     for nodes, cluster_cases in group_by_cluster_size(cases, engine).items():
         remaining = list(cluster_cases)
         while remaining:
@@ -141,9 +141,9 @@ def _measure_cases(
 def _measure_on_cluster(
     engine: str, nodes: int, remaining: list[AnyCase], rounds: int, other_operator: Operator | None
 ) -> Generator[Round | Finding, None, None]:
-    """Yield the measurements of the remaining cases: the product's cluster runs first, then the other operator's.
+    """Yield the results of the remaining cases; start the product's cluster, and another operator's one if needed.
 
-    Each case is removed from `remaining` when it is done.
+    Remove each case from `remaining` when it is done.
     """
     needs_mutex = any(isinstance(case, Observation) and case.with_mutex for case in remaining)
     needs_operator = any(
@@ -175,7 +175,7 @@ def _measure_on_cluster(
 def _run_rounds(
     rig: Rig, case: DrainCase, rounds: int, contenders: Sequence[tuple[Rig, Drainer]]
 ) -> Generator[Round, None, None]:
-    """Yield the rounds of a case; in each round all drainers take turns."""
+    """Yield the results of all rounds of a case; in each round, every drainer drains once."""
     compared = [(drainer_rig, drainer) for drainer_rig, drainer in contenders if case.includes_drainer(drainer.name)]
     with run_evict_processes(rig, case.evict_processes), run_writer(rig.kubeconfig, case.writes_per_second):
         for round_number, (drainer_rig, drainer) in itertools.product(range(rounds), compared):
@@ -183,7 +183,7 @@ def _run_rounds(
 
 
 def _run_round(rig: Rig, case: DrainCase, drainer: Drainer, round_number: int) -> Round:
-    """Run one drain: create pods on the nodes, drain the nodes, restore the nodes, and delete the pods."""
+    """Measure one drain: create pods on the nodes, drain the nodes, restore the nodes, and delete the pods."""
     nodes = [f"node-{node_number}" for node_number in range(1, case.nodes + 1)]
     workload = Workload(rig.client, case, nodes, f"node-{case.nodes + 1}")
     rig.observer.reset()
@@ -209,17 +209,17 @@ def _run_round(rig: Rig, case: DrainCase, drainer: Drainer, round_number: int) -
 
 
 def format_error(error: BaseException) -> str:
-    """Format an error as one line."""
+    """Format an error's class and message as one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def print_progress(text: str) -> None:
-    """Print a progress line."""
+    """Print a progress line to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def _handle_sigterm(signal_number: int, frame: object) -> None:
-    """Exit on SIGTERM as on Ctrl-C, so that the clusters are stopped first."""
+    """Exit on SIGTERM as on Ctrl-C, so that the context managers stop the clusters."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(128 + signal_number)
 

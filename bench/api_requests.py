@@ -1,7 +1,7 @@
-"""Reads the product's requests to the API server from the audit log: their time, account, verb and resource.
+"""Reads the product's API requests from the audit log: time, ServiceAccount, verb and resource.
 
-The API server's metrics do not identify the client, but the audit log does. `localcluster/audit-policy.yaml` also logs
-the reads of the product's accounts.
+Unlike the API server's metrics, the audit log identifies the client. `localcluster/audit-policy.yaml` also logs the
+read requests of the product's ServiceAccounts.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Request:
     """One API request of the product.
 
     Attributes:
-        received_at: When the API server received it, in seconds since 1970.
-        account: The name of the ServiceAccount.
-        verb, resource: For example `list` and `pods`; a subresource follows after a slash.
-        namespace, name: The object's namespace and name; "" if there is none.
+        received_at: When the API server received the request, in seconds since the epoch.
+        account: The name of the product's ServiceAccount.
+        verb, resource: For example `list` and `pods`; a subresource is appended after a slash.
+        namespace, name: The object's namespace and name; "" if the request has none.
         is_not_found: Whether the response status was 404.
     """
 
@@ -45,19 +45,19 @@ class Request:
 
     @property
     def operation(self) -> str:
-        """Return verb and resource."""
+        """Return the verb and the resource, such as "list pods"."""
         return f"{self.verb} {self.resource}"
 
 
 class AuditLog:
-    """Reads the product's new requests from an audit log; requests before the reader's creation are skipped."""
+    """Reads the product's requests from an audit log; skips requests that were logged before this object's creation."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._position = file.stat().st_size
 
     def read(self) -> list[Request]:
-        """Return the new requests in order of completion; a watch is included when its response has started."""
+        """Return the requests since the previous call in order of completion; a watch counts once it has started."""
         with self._file.open("rb") as log:
             log.seek(self._position)
             complete_lines, newline, _ = log.read().rpartition(b"\n")
@@ -66,7 +66,7 @@ class AuditLog:
 
 
 def parse_requests(lines: Iterable[bytes]) -> Iterator[Request]:
-    """Yield the product's requests in lines of an audit log; the first line may be incomplete."""
+    """Yield the product's requests from lines of an audit log; the first line may be incomplete."""
     for line in lines:
         if ACCOUNT_PREFIX.encode() in line and line.startswith(b"{"):
             entry = json.loads(line)
@@ -87,5 +87,5 @@ def _parse_request(audit_entry: Mapping[str, Any], account: str) -> Request:
 
 
 def count_requests(requests: Iterable[Request]) -> dict[str, float]:
-    """Return the number of requests by verb and resource, without watches, which are long-running."""
+    """Count the requests by verb and resource; watches do not count, because they are long-running."""
     return dict(Counter(request.operation for request in requests if request.verb != WATCH))

@@ -1,7 +1,7 @@
-"""A background client that writes objects at a constant rate from its own process: ConfigMaps, or all nodes' leases.
+"""A background client that writes objects at a constant rate from its own process: ConfigMaps, or node Leases.
 
-`python -m bench.background_writer KUBECONFIG KIND RATE` prints a line when it starts. On SIGTERM it prints the number
-of completed writes and exits.
+`python -m bench.background_writer KUBECONFIG KIND RATE` prints a line when it starts to write. On SIGTERM, it prints
+the number of completed writes, and exits.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from kube.times import format_micro_time
 
 CONFIGMAPS_PATH = "/api/v1/namespaces/default/configmaps"
 CONFIGMAP_COUNT = 10
-"""Number of ConfigMaps to write in turn."""
+"""Number of ConfigMaps that the client writes in turn."""
 LEASES_PATH = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 LEASE_SECONDS = 40
-"""Duration of a kubelet's lease; the kubelet renews it four times in this period."""
+"""Duration of a kubelet's Lease, which the kubelet renews four times in this period."""
 CONFIGMAPS, HEARTBEATS = "configmaps", "heartbeats"
 
 
 @contextmanager
 def run_writer(kubeconfig: Path, writes_per_second: int, kind: str = CONFIGMAPS) -> Iterator[None]:
-    """Write `writes_per_second` objects per second, in turn, while the block runs; 0 means no writes.
+    """Write `writes_per_second` objects per second in another process during the `with` block; 0 means no writes.
 
-    Raises `RuntimeError` if fewer than 90 % were written, because the measurement then does not match the case.
+    Raises `RuntimeError` if fewer than 90 % of the writes were completed, because the measurement is then invalid.
     """
     if not writes_per_second:
         yield
@@ -60,7 +60,7 @@ def run_writer(kubeconfig: Path, writes_per_second: int, kind: str = CONFIGMAPS)
 
 
 async def write_until_sigterm(kubeconfig: str, kind: str, writes_per_second: int) -> int:
-    """Write until SIGTERM; return the number of completed writes."""
+    """Write objects until SIGTERM; return the number of completed writes."""
     api = await Api.connect(kubeconfig)
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
@@ -72,8 +72,8 @@ async def write_until_sigterm(kubeconfig: str, kind: str, writes_per_second: int
     while not stop.is_set():
         in_flight.add(asyncio.create_task(api.patch(f"{path}/{names[sent % len(names)]}", build_body(sent))))
         sent += 1
-        in_flight = {task for task in in_flight if not _is_done(task)}
-        await _wait_until(stop, started_at + sent / writes_per_second)
+        in_flight = {task for task in in_flight if not _is_task_done(task)}
+        await _wait_for_stop(stop, started_at + sent / writes_per_second)
     await gather_all(*in_flight)
     await gather_all(*(api.request("DELETE", f"{path}/{name}") for name in names))
     await api.close()
@@ -81,7 +81,7 @@ async def write_until_sigterm(kubeconfig: str, kind: str, writes_per_second: int
 
 
 WriteTarget = tuple[str, list[str], Callable[[int], Object]]
-"""The path of a collection, the names in it, and a function that returns the body of the n-th write."""
+"""The path of a collection, the names of the objects in it, and a function that builds the body of the n-th write."""
 
 
 async def _build_configmap_target(_api: Api) -> WriteTarget:
@@ -93,9 +93,9 @@ async def _build_configmap_target(_api: Api) -> WriteTarget:
 
 
 async def _build_lease_target(api: Api) -> WriteTarget:
-    """Return the target for writing the leases that kubelets renew as their heartbeat.
+    """Return the target for the Leases of all nodes, which kubelets renew as their heartbeats.
 
-    Between heartbeats a kubelet only writes the node's status, about every five minutes.
+    Besides its heartbeats, an idle kubelet only writes the node's status, about every five minutes.
     """
     names = [node["metadata"]["name"] for node in (await list_all(api, NODES_PATH)).items]
     return (
@@ -115,15 +115,15 @@ def _format_now() -> str:
     return format_micro_time(datetime.now(timezone.utc))
 
 
-def _is_done(task: asyncio.Task[object]) -> bool:
-    """Return whether the task has ended. Raises the task's exception."""
+def _is_task_done(task: asyncio.Task[object]) -> bool:
+    """Return whether the task is done. Raises the task's exception if it failed."""
     if task.done():
         task.result()
     return task.done()
 
 
-async def _wait_until(stop: asyncio.Event, deadline: float) -> None:
-    """Wait until this time on the event loop's clock, or until `stop` is set."""
+async def _wait_for_stop(stop: asyncio.Event, deadline: float) -> None:
+    """Wait until `stop` is set, or until `deadline` on the event loop's clock."""
     try:
         await asyncio.wait_for(stop.wait(), max(0.0, deadline - asyncio.get_running_loop().time()))
     except asyncio.TimeoutError:

@@ -1,4 +1,4 @@
-"""Defines the benchmark's cases (drains, and observations of the product alone), and selects the cases of a run."""
+"""Defines the benchmark's cases (drains, and observations of the product alone), and selects the cases of one run."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from dataclasses import dataclass
 
 QUICK, USUAL, FULL = "quick", "usual", "full"
 SUBSETS = (QUICK, USUAL, FULL)
-"""Each subset includes all cases of the previous one."""
+"""The subsets of cases; each one includes the previous one."""
 SAME_CLUSTER_DRAINERS = ("ours", "kubectl drain", "floor")
-"""Drainers that run on the product's cluster, with its background writes; another operator has its own cluster."""
+"""Names of drainers on the product's cluster, where the background writes are; another operator has its own cluster."""
 LARGE_CLUSTER_NODES = 1000
-"""Nodes of the large cluster."""
+"""Number of nodes of the large cluster."""
 
 
 @dataclass(frozen=True)
 class DrainCase:
-    """A workload to drain.
+    """A drain to measure, with its workload.
 
     Attributes:
-        name: The name in the results.
+        name: The case's name in the results.
         nodes: The number of nodes to drain concurrently.
         pods: The number of pods per node.
-        max_unavailable: `maxUnavailable` of the budget for a node's pods, which are recreated on another node; 0 for
-            bare pods without a budget.
-        termination_seconds: The seconds that a pod takes to terminate.
-        writes_per_second: The ConfigMaps per second that another client writes in the background.
-        evict_processes: The number of `evict` processes that share the function's events.
+        max_unavailable: `maxUnavailable` of the PDB of a node's pods, which a Deployment recreates on another node;
+            0 for bare pods without a PDB.
+        termination_seconds: The time that a pod takes to terminate.
+        writes_per_second: The number of ConfigMaps per second that another client writes during the drain.
+        evict_processes: The number of `evict` processes among which the function's events are distributed.
         cluster_nodes: The number of nodes in the cluster; 0 for as many as the cases need.
-        drainers: The names of the drainers to compare; all if empty.
-        engines: The engines to measure on; all if empty.
+        drainers: The names of the drainers to compare; if empty, all drainers.
+        engines: The engines to measure; if empty, all engines.
         max_rounds: The maximum number of rounds; 0 for no limit.
         subset: The smallest subset that includes the case.
     """
@@ -48,21 +48,21 @@ class DrainCase:
     subset: str = FULL
 
     def includes_drainer(self, drainer: str) -> bool:
-        """Return whether this case measures the drainer with this name."""
+        """Return whether the case measures the drainer with this name."""
         return not self.drainers or drainer in self.drainers
 
 
 @dataclass(frozen=True)
 class Observation:
-    """A measurement of the product alone over a period of time; `bench.observations` implements each.
+    """A measurement of the product without other drainers over a period of time; see `bench.observations`.
 
     Attributes:
-        name: The name in the results.
+        name: The observation's name in the results.
         nodes: As in `DrainCase`.
         cluster_nodes: As in `DrainCase`.
         engines: As in `DrainCase`.
         subset: As in `DrainCase`.
-        with_mutex: Whether the upgrade mutex is installed, with fake OpenShift operators.
+        with_mutex: Whether the component `mutex` is installed, with fakes of OpenShift's operators.
     """
 
     name: str
@@ -109,7 +109,7 @@ CASES: tuple[AnyCase, ...] = (
     DrainCase("20 nodes at once with 5 s termination", nodes=20, termination_seconds=5.0, subset=USUAL),
     DrainCase(
         "100 nodes at once", nodes=100, max_rounds=3, drainers=("ours", "operator", "floor")
-    ),  # without kubectl, which would need too many processes
+    ),  # without kubectl, which would need one process per node
     RECREATED_PODS,
     ADMISSION_LOAD,
     HUNDRED_NODES,
@@ -120,13 +120,13 @@ CASES: tuple[AnyCase, ...] = (
     UPGRADE,
     LARGE_UPGRADE,
 )
-"""All cases in the order of measurement; cases that leave the cluster busy come last."""
+"""All cases in measurement order; cases after which the cluster stays busy for a while come last."""
 
 
 def select_cases(names: str, subset: str) -> tuple[AnyCase, ...]:
-    """Return the cases with these comma-separated names, or those of the subset if `names` is empty.
+    """Return the cases in a comma-separated list of names; if the list is empty, the cases of the subset.
 
-    A word that is not a name selects the cases whose names contain it. Raises `ValueError` if no name contains a word.
+    An item that is not a case name selects all cases whose names contain it. Raises `ValueError` if there are none.
     """
     if not names:
         subsets = SUBSETS[: SUBSETS.index(subset) + 1]
@@ -141,7 +141,7 @@ def select_cases(names: str, subset: str) -> tuple[AnyCase, ...]:
 
 
 def group_by_cluster_size(cases: Iterable[AnyCase], engine: str) -> dict[int, list[AnyCase]]:
-    """Return, for each cluster size in nodes, the engine's cases that are measured on it."""
+    """Return the engine's cases, grouped by the number of nodes in their cluster."""
     sizes: dict[int, list[AnyCase]] = {}
     for case in cases:
         if not case.engines or engine in case.engines:

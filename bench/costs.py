@@ -1,4 +1,4 @@
-"""Measures the costs of a drain: events, API requests, CPU time and memory by process, and events' waiting times."""
+"""Measures the costs of a drain: events, API requests, CPU time and memory per process, and events' waiting times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from eventing.subscriptions import parse_function_name
 
 CLOCK_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 JOURNAL_DELAY_SECONDS = 1.5
-"""Maximum seconds until an emitted event is in the journal."""
+"""Maximum delay in seconds between the emission of an event and its insertion into the journal."""
 PODSOURCE = "podsource"
 PODSOURCE_COMMAND = b"eventing.podsource"
 WAITS_QUERY = """
@@ -31,7 +31,7 @@ WAITS_QUERY = """
     GROUP BY attempts.event, attempts.source, attempts.function
 """
 PACED_FUNCTION = "evict"
-"""The function whose events wait for earlier evictions, which are rate-limited."""
+"""The function whose events wait for earlier evictions, because evictions are rate-limited."""
 LONGEST_UNPACED = f"longest except {PACED_FUNCTION}"
 LONGEST_QUEUED = "longest in a server queue"
 FIRST_ATTEMPTS_QUERY = (
@@ -41,16 +41,16 @@ FIRST_ATTEMPTS_QUERY = (
 
 @dataclass(frozen=True)
 class Costs:
-    """Resource usage of the product and its cluster during a period.
+    """The resource usage of the product and its cluster during a period.
 
     Attributes:
-        events: Number of events by type.
-        requests: Number of the product's API requests by verb and resource, without watches.
-        cpu: CPU seconds by process.
-        memory: Peak resident MiB of a process and its children since its start, by process.
-        waits: Seconds from an event to the function's first attempt: median, 99th percentile, longest, and longest
-            except for `evict`. With local delivery, also the longest time that a request was queued in a function's
-            server.
+        events: The number of events by type.
+        requests: The number of the product's API requests by verb and resource, without watches.
+        cpu: The CPU seconds by process.
+        memory: The peak resident memory in MiB by process, including its children, since the process started.
+        waits: Statistics of the seconds from an event to the function's first attempt: median, 99th percentile,
+            maximum, and maximum without `evict`. With local delivery, also the longest time that a request was queued
+            in a function's server.
     """
 
     events: Mapping[str, float] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Costs:
 
 
 class CostMeter:
-    """Measures the cluster's events, API requests, CPU time and memory since the creation of the object."""
+    """Measures the resource usage of the product and its cluster since the creation of this object."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
@@ -70,7 +70,7 @@ class CostMeter:
         self._events, self._cpu = _count_events(rig.journal), measure_cpu(rig)
 
     def read_costs(self) -> Costs:
-        """Return the resource usage so far; API requests are counted since the previous call."""
+        """Return the resource usage so far; the API requests are only those since the previous call."""
         requests, cpu = count_requests(self._log.read()), _compute_differences(measure_cpu(self._rig), self._cpu)
         memory = {name: measure_memory(pids) for name, pids in group_processes(self._rig.processes).items()}
         time.sleep(JOURNAL_DELAY_SECONDS)
@@ -82,22 +82,22 @@ class CostMeter:
 
 
 def get_audit_log(rig: Rig) -> Path:
-    """Return the audit log of the cluster's API server."""
+    """Return the path of the API server's audit log."""
     return rig.directory / "servers" / "audit.log"
 
 
 def get_delivery_log(rig: Rig) -> Path:
-    """Return the log of the local delivery; other engines do not have one."""
+    """Return the path of the local delivery's log, which does not exist with other engines."""
     return rig.directory / "product" / "delivery.log"
 
 
 def measure_cpu(rig: Rig) -> dict[str, float]:
-    """Return the CPU seconds of each process since its start."""
+    """Return the CPU seconds since the start of each process, by the process's name."""
     return {name: sum(map(read_cpu_seconds, pids)) for name, pids in group_processes(rig.processes).items()}
 
 
 def group_processes(processes: Mapping[str, int]) -> dict[str, list[int]]:
-    """Return the process tree of each process; PodSource is listed separately, no matter which process started it."""
+    """Return the ids in each process's tree by the process's name; PodSource is separate from the process it is in."""
     groups: dict[str, list[int]] = {}
     for name, pid in processes.items():
         for descendant in list_process_tree(pid):
@@ -121,7 +121,7 @@ def _count_events(journal: Path) -> dict[str, float]:
 
 
 def _read_rows(journal: Path, query: str, *parameters: float) -> list[tuple[Any, ...]]:
-    """Return the rows of a query; there are none if the journal is in a pod, and not on this host."""
+    """Return the rows of a query; return no rows if the journal is in a pod instead of on this host."""
     if not journal.exists():
         return []
     with closing(open_journal(journal)) as database:
@@ -129,12 +129,12 @@ def _read_rows(journal: Path, query: str, *parameters: float) -> list[tuple[Any,
 
 
 def open_journal(journal: Path) -> sqlite3.Connection:
-    """Open the journal's database read-only."""
+    """Open the journal's SQLite database read-only."""
     return sqlite3.connect(f"file:{journal}?mode=ro", uri=True)
 
 
 def measure_waits(journal: Path, started_at: float) -> dict[str, float]:
-    """Return how long events waited for their functions, for attempts since `started_at`; empty without attempts."""
+    """Return statistics of the events' waiting times for attempts since `started_at`; {} if there are none."""
     rows = [row for row in _read_rows(journal, WAITS_QUERY, started_at) if row[0]]
     waits = sorted((begun_at - _parse_timestamp(emitted_at), function) for emitted_at, begun_at, function in rows)
     unpaced_waits = [seconds for seconds, function in waits if function != PACED_FUNCTION]
@@ -143,9 +143,9 @@ def measure_waits(journal: Path, started_at: float) -> dict[str, float]:
 
 
 def measure_queueing(journal: Path, log: Path, started_at: float) -> dict[str, float]:
-    """Return the longest time that a request was queued in a function's server, from the POST to the first attempt.
+    """Return the longest time that a request was queued in a function's server: from its POST to the attempt's start.
 
-    Only first deliveries since `started_at` count. The result is empty if the delivery has no log.
+    Only deliveries without retries since `started_at` count. The result is empty if the local delivery has no log.
     """
     if not log.exists():
         return {}
@@ -164,19 +164,19 @@ def measure_queueing(journal: Path, log: Path, started_at: float) -> dict[str, f
 
 
 def summarize_waits(waits: Sequence[float]) -> dict[str, float]:
-    """Return the median, the 99th percentile and the maximum of sorted waiting times."""
+    """Return the median, the 99th percentile and the maximum of the waiting times, which must be sorted."""
     p99 = waits[min(len(waits) - 1, len(waits) * 99 // 100)]
     return {"median": round(statistics.median(waits), 3), "99 %": round(p99, 3), "longest": round(waits[-1], 3)}
 
 
 def _parse_timestamp(timestamp: str) -> float:
-    """Return a timestamp in seconds since 1970; Go writes up to nine fractional digits, of which Python parses six."""
+    """Return a timestamp in seconds since the epoch; cut off the digits after microseconds, which Go may write."""
     seconds, _, fraction = timestamp.replace("Z", "").replace("+00:00", "").partition(".")
     return datetime.fromisoformat(f"{seconds}.{fraction[:6]:0<6}+00:00").timestamp()
 
 
 def list_process_tree(pid: int) -> Iterator[int]:
-    """Yield a process and all its descendants."""
+    """Yield the ids of a process and of all its descendants."""
     yield pid
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -185,7 +185,7 @@ def list_process_tree(pid: int) -> Iterator[int]:
 
 
 def read_cpu_seconds(pid: int) -> float:
-    """Return the user and system CPU time of a process; 0 if it has ended."""
+    """Return a process's user and system CPU time in seconds; 0 if it has exited."""
     with suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS_PER_SECOND
@@ -193,16 +193,16 @@ def read_cpu_seconds(pid: int) -> float:
 
 
 def measure_memory(pids: Sequence[int]) -> float:
-    """Return the memory of a process tree in MiB: the largest process's peak plus the other processes' private memory.
+    """Return the memory of these processes in MiB: the largest peak, plus the private memory of the other processes.
 
-    Memory that a forked child shares with its parent counts once.
+    So memory that a forked child shares with its parent counts only once.
     """
     largest = max(pids, key=read_peak_mebibytes)
     return round(read_peak_mebibytes(largest) + sum(read_private_mebibytes(pid) for pid in pids if pid != largest), 1)
 
 
 def read_private_mebibytes(pid: int) -> float:
-    """Return the private resident memory of a process in MiB; 0 if it has ended."""
+    """Return a process's private resident memory in MiB; 0 if it has exited."""
     with suppress(OSError):
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
@@ -210,7 +210,7 @@ def read_private_mebibytes(pid: int) -> float:
 
 
 def read_peak_mebibytes(pid: int) -> float:
-    """Return the peak resident memory of a process in MiB; 0 if it has ended."""
+    """Return a process's peak resident memory in MiB; 0 if it has exited."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

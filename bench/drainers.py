@@ -1,9 +1,9 @@
-"""The drainers that are compared: the product, `kubectl drain`, and the lower bound.
+"""The drainers that are compared: the product, `kubectl drain`, and the lower bound ("floor").
 
-The lower bound is a bare asynchronous client that gets the pods as input, cordons the nodes, and then evicts. It evicts
-all pods without a budget concurrently. Under a budget, it evicts as many pods as the budget allows at that moment, with
-a short delay between evictions. Without the delay, evictions under one budget conflict in the API server, which then
-waits for half a second.
+The lower bound is a bare asynchronous client. It gets the pods as input, cordons the nodes, and then evicts the pods.
+It evicts pods without a PodDisruptionBudget (PDB) concurrently. Under a PDB, it evicts as many pods as the PDB
+currently allows, with a short delay between evictions. Without this delay, evictions under one PDB conflict in the API
+server, which then waits for half a second.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from localcluster.programs import build
 _counter = itertools.count(1)
 DRAIN_FLAGS = ("--force", "--ignore-daemonsets", "--delete-emptydir-data")
 MAX_QUOTED_CHARS = 300
-"""Maximum number of characters of a failed program's output to quote."""
+"""Maximum number of characters to quote from a failed command's output."""
 EVICTION_INTERVAL_SECONDS = 0.045
-"""Delay between evictions under the same budget."""
+"""Delay between evictions under the same PDB."""
 
 
 class Drainer(Protocol):
-    """A way to drain nodes and to restore them."""
+    """A way to drain nodes, and to make them schedulable again."""
 
     name: str
 
     def drain(self, case: DrainCase, nodes: Sequence[str], pods: Sequence[Object]) -> float:
-        """Drain the nodes; return the time at which the drainer reported completion.
+        """Drain the nodes; return the monotonic time at which the drain was complete.
 
-        Raises `TimeoutError` after `TIMEOUT_SECONDS`, or `RuntimeError` with a failed program's output.
+        Raises `TimeoutError` after `TIMEOUT_SECONDS`, or `RuntimeError` with a failed command's output.
         """
 
     def uncordon_nodes(self, nodes: Sequence[str]) -> float:
-        """Make the nodes schedulable again; return the time at which the last node was restored."""
+        """Make the nodes schedulable again; return the monotonic time at which the last node was schedulable."""
 
 
 def build_maintenances(names: Iterable[str], nodes: Iterable[str], reason: str) -> list[Object]:
-    """Return a NodeMaintenance for each pair of name and node; the longer of the two lists is cut off."""
+    """Build a NodeMaintenance for each pair of a name and a node; stop at the end of the shorter iterable."""
     type_fields = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance"}
     return [
         {**type_fields, "metadata": {"name": name}, "spec": {"nodeName": node, "reason": reason}}
@@ -63,7 +63,7 @@ def build_maintenances(names: Iterable[str], nodes: Iterable[str], reason: str) 
 
 
 class ProductDrainer:
-    """Creates a NodeMaintenance for each node; a drain is done when the observer sees the last one Succeeded."""
+    """Drains with a NodeMaintenance per node; done when the observer has reported each one as Succeeded."""
 
     name = "ours"
 
@@ -88,7 +88,7 @@ class ProductDrainer:
 
 
 class KubectlDrainer:
-    """Runs `kubectl drain`, one process per node; a drain is done when the last process has exited."""
+    """Drains with one `kubectl drain` process per node; done when the last process has exited."""
 
     name = "kubectl drain"
 
@@ -119,7 +119,7 @@ class KubectlDrainer:
 
 
 class FloorDrainer:
-    """Uses a bare client; a drain is done when the observer sees that the last pod is gone."""
+    """Drains with a bare API client; done when the observer has reported the deletion of the last pod."""
 
     name = "floor"
 
@@ -145,7 +145,7 @@ class FloorDrainer:
 
 
 async def drain(api: Api, nodes: Sequence[str], pods: Sequence[Object], namespace: str, *, has_budgets: bool) -> None:
-    """Cordon the nodes and evict the pods; return when the API server has accepted every eviction."""
+    """Cordon the nodes and evict the pods; return when the API server has accepted all evictions."""
     await asyncio.gather(*(api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}}) for node in nodes))
     if not has_budgets:
         await asyncio.gather(*(api.create(build_eviction_path(pod), build_eviction(pod)) for pod in pods))
@@ -153,26 +153,28 @@ async def drain(api: Api, nodes: Sequence[str], pods: Sequence[Object], namespac
     pods_by_budget: dict[str, deque[Object]] = defaultdict(deque)
     for pod in pods:
         pods_by_budget[pod["metadata"]["labels"]["app"]].append(pod)
-    await asyncio.gather(*(_drain_budget(api, namespace, budget, queue) for budget, queue in pods_by_budget.items()))
+    await asyncio.gather(
+        *(_drain_pods_of_budget(api, namespace, budget, queue) for budget, queue in pods_by_budget.items())
+    )
 
 
-async def _drain_budget(api: Api, namespace: str, budget: str, pending: deque[Object]) -> None:
-    """Evict the pending pods of one budget, as many at a time as the budget allows."""
+async def _drain_pods_of_budget(api: Api, namespace: str, budget: str, pending: deque[Object]) -> None:
+    """Evict the pending pods of one PDB, as many at a time as the PDB allows."""
     path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
     async with aclosing(follow(api, path, field_selector=f"metadata.name={budget}")) as changes:
         async for change in changes:
             allowed = (change.object.get("status") or {}).get("disruptionsAllowed", 0)
             evictions = []
             for _ in range(min(allowed, len(pending))):
-                evictions.append(asyncio.create_task(_evict(api, pending.popleft())))
+                evictions.append(asyncio.create_task(_evict_pod(api, pending.popleft())))
                 await asyncio.sleep(EVICTION_INTERVAL_SECONDS)
             pending.extend(pod for pod in await asyncio.gather(*evictions) if pod is not None)
             if not pending:
                 return
 
 
-async def _evict(api: Api, pod: Object) -> Object | None:
-    """Evict a pod; return the pod if its eviction must be retried, otherwise None."""
+async def _evict_pod(api: Api, pod: Object) -> Object | None:
+    """Evict a pod; return the pod if the eviction must be retried, otherwise None."""
     try:
         await api.create(build_eviction_path(pod), build_eviction(pod))
     except ApiError as error:

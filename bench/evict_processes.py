@@ -1,6 +1,6 @@
-"""Runs several `evict` processes behind a load balancer, as a Service does; only with the engine Knative.
+"""Runs several `evict` processes with a load balancer, as a Service would; only with the engine `knative`.
 
-On Knative, the Trigger of `evict` contains the address of its process, and Knative applies changes to that address.
+With this engine, the Trigger of `evict` contains the URL of the function's process, and Knative applies a new URL.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ http {{
 
 @contextmanager
 def run_evict_processes(rig: Rig, count: int) -> Iterator[None]:
-    """Distribute the events of `evict` over `count` processes, including the running one, during the `with` block."""
+    """Distribute the events of `evict` among `count` processes, including the existing one, during the `with` block."""
     if count == 1:
         yield
         return
@@ -63,7 +63,7 @@ def _start_server(stack: ExitStack, server: Server, address: str) -> None:
 
 
 def _build_server_copy(rig: Rig, address: str) -> Server:
-    """Return a server with the command and environment of the running `evict` process, but a different address."""
+    """Build a copy of the running `evict` process's server, with the same command and environment, at `address`."""
     pid = rig.processes[FUNCTION]
     command = Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
     environment = {**_read_environment(pid), "BIND": address}
@@ -75,17 +75,17 @@ def _read_environment(pid: int) -> dict[str, str]:
     return {name: value for name, _, value in (variable.partition("=") for variable in variables)}
 
 
-def _build_balancer(directory: Path, address: str, addresses: list[str]) -> Server:
+def _build_balancer(directory: Path, listen_address: str, backend_addresses: list[str]) -> Server:
     directory.mkdir()
     file = directory / "nginx.conf"
-    servers = " ".join(f"server {server_address};" for server_address in addresses)
-    file.write_text(BALANCER_CONFIG.format(folder=directory, servers=servers, address=address))
+    servers = " ".join(f"server {address};" for address in backend_addresses)
+    file.write_text(BALANCER_CONFIG.format(folder=directory, servers=servers, address=listen_address))
     command: list[str | Path] = [find_program("nginx"), "-p", directory, "-e", "stderr", "-c", file]
     return Server("balancer", command, directory / "nginx.log")
 
 
 def _set_subscriber(client: SyncClient, address: str) -> None:
-    """Set this address as the Trigger's subscriber; return when Knative has applied the change."""
+    """Set the address of the Trigger's subscriber; return when Knative has applied the change."""
     url = f"http://{address}/"
     client.patch(f"{TRIGGERS_PATH}/{TRIGGER}", {"spec": {"subscriber": {"uri": url}}})
     wait_until(

@@ -1,4 +1,4 @@
-"""Figures of an observation with their limits, and an analysis of the requests between ticks. Pure functions."""
+"""Figures of an observation with their limits, and the analysis of requests between ticks. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from bench.api_requests import WATCH, Request
 from kube.maintenance import leases
 
 Figure = tuple[str, float, float | None]
-"""A measured figure: its label, its value, and its upper limit, or None without a limit."""
+"""A measured figure: its label, its value, and its upper limit or None."""
 SLACK_SECONDS = 0.1
-"""Tolerance between the clocks of the journal and the audit log when a request is attributed to a tick."""
+"""Tolerance for the difference between the journal's and the audit log's clocks when requests are matched to ticks."""
 MAX_LISTED_REQUESTS = 3
-"""Maximum number of request kinds to list if the idle product sent requests between ticks."""
+"""Maximum number of request kinds to list if the idle product sends requests between ticks."""
 MAX_POD_LISTS = 20
-"""Maximum number of pod lists per tick, regardless of the number of maintenances."""
+"""Maximum number of requests per tick that list pods, for any number of maintenances."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One measured figure of a case.
+    """One measured figure of a case, with its engine.
 
     Attributes:
+        engine: The name of the engine.
         case: The name of the case.
-        metric: A label with the unit.
+        metric: The figure's label, with its unit.
         value: The measured value.
-        limit: The maximum, or None if there is none.
+        limit: The maximum value, or None if there is no limit.
     """
 
     engine: str
@@ -39,26 +40,26 @@ class Finding:
 
     @property
     def is_within_limit(self) -> bool:
-        """Return whether the value is within its limit."""
+        """Return whether the value does not exceed the limit."""
         return self.limit is None or self.value <= self.limit
 
     @property
     def row(self) -> list[str]:
-        """Return a table row: engine, case, label, value, limit. A value over the limit is bold."""
+        """Return a Markdown table row: engine, case, label, value and limit. A value over the limit is bold."""
         limit = "" if self.limit is None else f"{self.limit:g}"
         value = f"{self.value:g}"
         return [self.engine, self.case, self.metric, value if self.is_within_limit else f"**{value}**", limit]
 
     @property
     def line(self) -> str:
-        """Return the line that is printed as soon as the figure is measured."""
+        """Return the progress line that is printed when the figure has been measured."""
         limit = "" if self.limit is None else f" (limit {self.limit:g}{'' if self.is_within_limit else ', exceeded'})"
         return f"{self.engine}: {self.case}: {self.metric}: {self.value:g}{limit}"
 
 
 @dataclass(frozen=True)
 class Tick:
-    """One tick: when `resync` first handled it, in seconds since 1970, and how long that took, including retries."""
+    """One tick: when `resync` first handled it, in seconds since the epoch, and its duration with all retries."""
 
     started_at: float
     seconds: float
@@ -66,15 +67,15 @@ class Tick:
 
 @dataclass(frozen=True)
 class IdlePeriod:
-    """Measurements of the product while it has nothing to do.
+    """Measurements of the product during a period in which it has nothing to do.
 
     Attributes:
         ticks: The ticks in the period.
-        requests: All API requests of the product's accounts, including watches.
-        events: The number of the product's own events.
+        requests: All API requests of the product's ServiceAccounts, including watches.
+        events: The number of events that the product emitted.
         journal_rows: The number of journal rows for these events.
-        foreign_updates: The number of events for objects that another client wrote. A kubelet's status write causes one
-            if its node is under maintenance (rule 10: other nodes cause none). Handling them takes no request.
+        foreign_updates: The number of events about objects that another client wrote. A kubelet's status write causes
+            one if its node is under maintenance (rule 10: other nodes cause none). Its handling takes no request.
     """
 
     ticks: Sequence[Tick]
@@ -84,7 +85,7 @@ class IdlePeriod:
     foreign_updates: int
 
     def build_figures(self) -> list[tuple[str, float, float | None]]:
-        """Return the label, value and limit of each figure."""
+        """Return each figure's label, value and limit."""
         regular = self._counted_requests
         requests_by_tick = [[request for request in regular if _is_during_tick(request, tick)] for tick in self.ticks]
         tick_request_count = sum(map(len, requests_by_tick))
@@ -110,7 +111,7 @@ class IdlePeriod:
         return figures
 
     def count_between_ticks(self) -> list[tuple[str, int]]:
-        """Return the most frequent kinds of requests between ticks; an idle product should send none."""
+        """Return the most frequent kinds of requests between ticks, with their numbers; ideally, there are none."""
         between_ticks = [
             request
             for request in self._counted_requests
@@ -128,12 +129,12 @@ class IdlePeriod:
 
 
 def is_lease_request(request: Request) -> bool:
-    """Return whether the request reads or writes a single node lease; a tick's list of all leases does not count."""
+    """Return whether the request reads or writes one node's Lease; a tick's list of all Leases does not count."""
     return request.resource == "leases" and request.namespace == leases.NAMESPACE and request.verb != "list"
 
 
 def is_unserved_kind_request(request: Request) -> bool:
-    """Return whether the request's kind was not served: the API server responded to a collection's URL with 404."""
+    """Return whether the API server responded to a collection's URL with 404, because it does not serve the kind."""
     return request.is_not_found and not request.name
 
 

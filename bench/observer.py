@@ -1,9 +1,9 @@
 """Watches a cluster from a separate process, as a user would, and prints each change with a timestamp.
 
-`python -m bench.observer KUBECONFIG` prints one JSON object per change. `at` is in seconds of the monotonic clock,
-which all processes of a host share. `what` is `synced`, `pod gone`, `phase`, `maintenance gone` or `node`. `name` is
-the object's name. `value` is a pod's node or a maintenance's phase. For a node it is `in` if the node is schedulable
-and has no taint except that of fake nodes, else `out`.
+`python -m bench.observer KUBECONFIG` prints one JSON object per change. `at` is the time in seconds of the monotonic
+clock, which all processes on a host share. `what` is `synced`, `pod gone`, `phase`, `maintenance gone` or `node`.
+`name` is the object's name. `value` is a pod's node or a maintenance's phase. For a node, `value` is `in` if the node
+is schedulable and has no taint except the taint of fake nodes, and `out` otherwise.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WATCHED_PATHS = ("/api/v1/pods", MEDIK8S.path, NODES_PATH)
 
 
 async def observe(kubeconfig: str) -> None:
-    """Print changes forever."""
+    """Print changes until the process is terminated."""
     api = await Api.connect(kubeconfig)
     unsynced, values = len(WATCHED_PATHS), dict[tuple[str, str], str]()
     async for stream_index, change in merge_streams(
@@ -48,7 +48,7 @@ async def observe(kubeconfig: str) -> None:
 
 
 def _strip_object(obj: Object) -> Object:
-    """Return only the fields that are needed, so that watching ten thousand pods uses less CPU than draining them."""
+    """Return only the needed fields of an object; otherwise, watching 10,000 pods would use more CPU than draining."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     return {
         "metadata": {name: metadata[name] for name in ("name", "uid", "resourceVersion")},
@@ -58,7 +58,7 @@ def _strip_object(obj: Object) -> Object:
 
 
 def _describe_change(stream_index: int, change: Change) -> Iterator[tuple[str, str]]:
-    """Yield the kind and value of each output line for a change in the watch stream with this index."""
+    """Yield the kind and the value of each line to print for a change in the watch stream with this index."""
     is_deleted = change.change_type == "DELETED"
     if change.change_type == "SYNCED":
         return

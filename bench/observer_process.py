@@ -1,4 +1,4 @@
-"""Starts the observer and stores its output, so that measurements can look up when a change was observed."""
+"""Starts the observer process and stores its output, so that measurements can query when a change was observed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT_SECONDS = 600.0
-"""Timeout of one drain, in seconds."""
+"""Timeout of one drain."""
 
 
 class ObserverProcess:
-    """The observer's process and its output; entering the context waits until the observer's watches are synced."""
+    """The observer process and its output; entering the context waits until the observer's watches are synced."""
 
     def __init__(self, kubeconfig: Path) -> None:
         command = [sys.executable, "-m", "bench.observer", str(kubeconfig)]
@@ -37,16 +37,16 @@ class ObserverProcess:
             self._reader_thread.join()
 
     def wait_for_change(self, kind: str, name: str = "", value: str | None = None, *, since: float = 0.0) -> float:
-        """Wait until the observer reports this change of an object; return the time of the first report.
+        """Wait until the observer reports this change of an object; return the time at which it was observed first.
 
-        Raises `TimeoutError` after `TIMEOUT_SECONDS`, and `RuntimeError` if the observer has exited.
+        Raises `TimeoutError` after `TIMEOUT_SECONDS`, and `RuntimeError` if the observer process has exited.
         """
         return self.wait_for_changes(kind, [name], value, since=since)
 
     def wait_for_changes(
         self, kind: str, names: Iterable[str], value: str | None = None, *, since: float = 0.0
     ) -> float:
-        """Wait until the observer has reported this change for all these objects; return the time of the last change.
+        """Wait until the observer has reported this change for all objects; return the time of the latest change.
 
         Raises the errors of `wait_for_change`.
         """
@@ -71,11 +71,11 @@ class ObserverProcess:
         )
 
     def wait_until_in_service(self, nodes: Iterable[str], since: float) -> float:
-        """Wait until all these nodes are schedulable and untainted after `since`; return the last change's time."""
+        """Wait until all nodes have become schedulable and untainted since `since`; return the latest change's time."""
         return self.wait_for_changes("node", nodes, "in", since=since)
 
     def wait_until_pods_gone(self, pods: set[str]) -> float:
-        """Wait until all these pods are gone, and return when the last deletion was observed."""
+        """Wait until the observer has reported the deletion of all pods; return the time of the latest deletion."""
 
         def find_latest_time() -> float:
             observations = [self._seen["pod gone", name] for name in pods]

@@ -1,8 +1,8 @@
-"""Runs another operator that serves NodeMaintenance as a drainer, on a cluster that meets its requirements.
+"""Runs another operator that serves the resource NodeMaintenance as a drainer, on its own cluster.
 
-The operator gets an administrator's kubeconfig, and the namespaces and the certificate that such operators expect. Its
-webhooks are not registered. Before the first round, the operator must drain an empty node, because all
-other drainers have completed their startup before that round, too.
+The operator gets an administrator's kubeconfig, and the namespaces and the certificate that such operators require. Its
+webhooks are not registered. Before the first round, the operator must drain an empty node, so that its startup is
+complete, like that of the other drainers.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from localcluster.servers import NO_PROXY_LOCAL_ENV
 from localcluster.up import state_directory
 
 LOG_FILE = ROOT / "build" / "operator.log"
-"""The operator's output on its latest cluster; the file still exists after the cluster has been stopped."""
+"""The log of the operator's latest run; the file remains after the cluster has been stopped."""
 NAMESPACE = "operator-system"
 CERTIFICATES_DIR = Path("k8s-webhook-server") / "serving-certs"
-"""The directory in which controller-runtime expects `tls.crt` and `tls.key`, below the temporary directory."""
+"""The directory below the temporary directory in which controller-runtime expects `tls.crt` and `tls.key`."""
 TIMEOUT_SECONDS = 60.0
-"""Timeout for draining an empty node, including the operator's startup."""
+"""Timeout for draining an empty node, which includes the operator's startup."""
 _group, _version = MEDIK8S.api_version.split("/")
 RESOURCE = f"nodemaintenances.{_version}.{_group}"
 
 
 @dataclass(frozen=True)
 class Operator:
-    """The operator to run: its command line, and the file with its CRD."""
+    """The operator to run: its command line, and the path of its CRD."""
 
     command: tuple[str, ...]
     crd: Path
@@ -53,9 +53,9 @@ class Operator:
 
 
 def parse_operator(command: str, crd: str) -> Operator | None:
-    """Return the operator that OPERATOR (a program and its arguments) and OPERATOR_CRD specify; None if both are unset.
+    """Parse OPERATOR, a program with its arguments, and OPERATOR_CRD, a path; return None if both are unset.
 
-    Raises `LocalClusterError` if only one is set, or if a file does not exist.
+    Raises `LocalClusterError` if only one of them is set, or if a file does not exist.
     """
     if not command and not crd:
         return None
@@ -84,13 +84,13 @@ def parse_operator(command: str, crd: str) -> Operator | None:
 def start_operator(
     operator: Operator | None, engine: str, nodes: int, directory: Path
 ) -> Iterator[list[tuple[Rig, Drainer]]]:
-    """Yield the operator as a drainer, with its cluster, while the block runs; yield no drainer if `operator` is None.
+    """Yield the operator as a drainer, with its own cluster, during the `with` block; yield [] if `operator` is None.
 
     Raises `LocalClusterError` if the CRD is rejected, or if the operator does not drain an empty node.
 
     Args:
-        operator: The operator.
-        engine: The engine in whose table rows the operator appears.
+        operator: The operator to run.
+        engine: The engine in whose table rows the operator is shown.
         nodes: The number of nodes.
         directory: A directory that does not exist yet.
     """
@@ -109,7 +109,7 @@ def start_operator(
 
 
 def install_crd(cluster: LocalCluster, crd: Path) -> None:
-    """Apply the CRD, wait until its kind is served, and create the namespaces.
+    """Apply the CRD, wait until the API server serves its kind, and create the operator's namespaces.
 
     Raises `LocalClusterError` if the API server rejects the CRD or does not serve its kind.
     """
@@ -127,9 +127,9 @@ def install_crd(cluster: LocalCluster, crd: Path) -> None:
 
 @contextmanager
 def run_operator(cluster: LocalCluster, operator: Operator, node: str) -> Iterator[Server]:
-    """Yield the operator's process once it has drained this empty node and restored it.
+    """Yield the operator's process after the operator has drained and restored an empty node, whose name is `node`.
 
-    Raises `LocalClusterError` if the operator does not drain or restore the node.
+    Raises `LocalClusterError` if the operator does not do this within `TIMEOUT_SECONDS`.
     """
     LOG_FILE.parent.mkdir(exist_ok=True)
     LOG_FILE.write_text("")
@@ -143,11 +143,11 @@ def run_operator(cluster: LocalCluster, operator: Operator, node: str) -> Iterat
 
 
 def build_environment(cluster: LocalCluster) -> dict[str, str]:
-    """Return the operator's environment, with its certificate below TMPDIR and Go's default garbage collection."""
+    """Return the operator's environment variables; put its certificate below TMPDIR, and use Go's default GOGC."""
     temp_dir = cluster.directory / "operator"
     certificates_dir = temp_dir / CERTIFICATES_DIR
     certificates_dir.mkdir(parents=True, exist_ok=True)
-    for kind in ("crt", "key"):  # Any key pair is sufficient, since the webhooks are not called.
+    for kind in ("crt", "key"):  # Any key pair is sufficient, because the API server does not call the webhooks.
         shutil.copy(cluster.directory / "pki" / f"apiserver.{kind}", certificates_dir / f"tls.{kind}")
     return {
         **NO_PROXY_LOCAL_ENV,
@@ -163,7 +163,7 @@ def build_environment(cluster: LocalCluster) -> dict[str, str]:
 
 
 class OperatorDrainer(ProductDrainer):
-    """Creates a NodeMaintenance for each node, as `ProductDrainer` does; the other operator drains the nodes."""
+    """Creates a NodeMaintenance for each node, as `ProductDrainer` does, and the other operator drains the nodes."""
 
     name = "operator"
 
@@ -180,7 +180,7 @@ class OperatorDrainer(ProductDrainer):
 
 
 def _run_first_drain(cluster: LocalCluster, operator: Operator, server: Server, node: str) -> None:
-    """Make the operator drain a node and restore it. Raises `LocalClusterError` if the operator fails."""
+    """Make the operator drain and restore an empty node. Raises `LocalClusterError` if the operator fails."""
     client, path = cluster.get_client(), f"{MEDIK8S.path}/first"
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": "first"}}
     client.create(MEDIK8S.path, {**body, "spec": {"nodeName": node, "reason": "benchmark"}})

@@ -1,4 +1,4 @@
-"""Stores benchmark results, and summarizes them: medians and ranges, and ratios between drainers in the same round."""
+"""Stores benchmark results, and summarizes them as medians, ranges, and ratios of drainers within each round."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ class Round:
     """The measurement of one drain by one drainer.
 
     Attributes:
+        engine: The name of the engine.
         case: The name of the case.
         drainer: The name of the drainer.
         number: The number of the round.
-        seconds: Seconds from the request until the drainer reported completion.
-        lag_seconds: Seconds from the end of the last pod until the drainer reported completion.
-        restore_seconds: Seconds from the request to restore the nodes until the last one was restored.
-        costs: Events, requests, CPU seconds, memory and waits; only for the product's drains.
+        seconds: The time from the drain's request until the drainer reported completion.
+        lag_seconds: The time from the last pod's deletion until the drainer reported completion.
+        restore_seconds: The time from the request to restore the nodes until the last node was restored.
+        costs: Events, requests, CPU seconds, memory and waits (see `costs.Costs`); only for the product's drains.
     """
 
     engine: str
@@ -46,13 +47,13 @@ class Round:
 
     @property
     def line(self) -> str:
-        """Return the line that is printed as soon as the round is measured."""
+        """Return the progress line that is printed when the round has been measured."""
         return f"{self.engine}: {self.case}: {self.drainer}: {self.seconds:.2f} s"
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A case that was not measured completely, with the error."""
+    """A case that was not or not completely measured, with the error."""
 
     engine: str
     case: str
@@ -60,20 +61,20 @@ class Failure:
 
     @property
     def line(self) -> str:
-        """Return the line that is printed as soon as the case has failed."""
+        """Return the progress line that is printed when the case has failed."""
         return f"{self.engine}: {self.case}: not measured: {self.error}"
 
 
 @dataclass
 class Results:
-    """All results.
+    """The results of one or more benchmark runs.
 
     Attributes:
-        environment: The date and the host of all results, except for those in `earlier_environments`.
-        rounds: The drains.
+        environment: The date and host of the latest run, which produced all results except those of earlier runs.
+        rounds: The measured drains.
         findings: The figures of the observations.
         failures: The cases that failed.
-        earlier_environments: The date and the host of results from earlier runs, by `get_case_key`.
+        earlier_environments: The date and host of each case that an earlier run measured, by `get_case_key`.
     """
 
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -84,11 +85,11 @@ class Results:
     _started_cases: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def add(self, measurement: Measurement) -> None:
-        """Add a result.
+        """Add a measurement of this run.
 
-        The first result of a case replaces the results of earlier runs. A failure also replaces this run's results of
-        the case, because they are incomplete. However, if a failure is this run's first result of the case, the results
-        of earlier runs are kept.
+        The first measurement of a case replaces the results of earlier runs. A failure also replaces this run's
+        measurements of the case, because they are incomplete. But if the failure is this run's first measurement of the
+        case, and earlier runs have measured the case, the failure is discarded, and the earlier results are kept.
         """
         case = get_case_key(measurement)
         if isinstance(measurement, Failure) and case not in self._started_cases and self._has_measurements(case):
@@ -104,19 +105,19 @@ class Results:
             self.failures.append(measurement)
 
     def _has_measurements(self, case: str) -> bool:
-        """Return whether a case has rounds or findings."""
+        """Return whether the case already has rounds or findings."""
         measured: list[Measurement] = [*self.rounds, *self.findings]
         return case in map(get_case_key, measured)
 
     def _remove_case(self, case: str) -> None:
-        """Remove all results of a case."""
+        """Remove all results of the case."""
         self.rounds = [measurement for measurement in self.rounds if get_case_key(measurement) != case]
         self.findings = [measurement for measurement in self.findings if get_case_key(measurement) != case]
         self.failures = [measurement for measurement in self.failures if get_case_key(measurement) != case]
         self.earlier_environments.pop(case, None)
 
     def continue_run(self, environment: Mapping[str, Any]) -> Results:
-        """Return a copy to which a run on this date and host can add results."""
+        """Return a copy of the results, to which a run with this date and host can add its measurements."""
         measurements: list[Measurement] = [*self.rounds, *self.findings, *self.failures]
         cases = dict.fromkeys(map(get_case_key, measurements))
         environments = {case: self.earlier_environments.get(case, self.environment) for case in cases}
@@ -126,7 +127,7 @@ class Results:
         return Results(environment, self.rounds, self.findings, self.failures, earlier_environments)
 
     def sort(self) -> Results:
-        """Return a copy sorted by engine and case."""
+        """Return a copy of the results that is sorted by engine and case."""
         engines, cases = [*ENGINES], [case.name for case in CASES]
 
         def get_sort_key(measurement: Measurement) -> tuple[int, int]:
@@ -146,12 +147,12 @@ Measurement = Round | Finding | Failure
 
 
 def get_case_key(measurement: Measurement) -> str:
-    """Return the key of the engine and case; a single run produced all results with the same key."""
+    """Return a key for the measurement's engine and case; all results with one key are from the same run."""
     return f"{measurement.engine}: {measurement.case}"
 
 
 def describe_host() -> dict[str, Any]:
-    """Return the date and a description of the host."""
+    """Return today's date, and the host's cores, memory, architecture and version of Python."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "date": time.strftime("%Y-%m-%d"),
@@ -163,7 +164,7 @@ def describe_host() -> dict[str, Any]:
 
 
 def summarize_rounds(rounds: Iterable[Round]) -> list[list[str]]:
-    """Return a row for each case and drainer, with the columns `tables.TIMES_HEADER` and medians (minimum–maximum)."""
+    """Return a row for each case and drainer with the columns `tables.TIMES_HEADER`: medians, with minimum–maximum."""
     rows = []
     groups = group_rounds(rounds)
     for (engine, case, drainer), drainer_rounds in groups.items():
@@ -186,7 +187,7 @@ def summarize_rounds(rounds: Iterable[Round]) -> list[list[str]]:
 
 
 def group_rounds(rounds: Iterable[Round]) -> dict[tuple[str, str, str], list[Round]]:
-    """Return the rounds by engine, case and drainer."""
+    """Group the rounds by engine, case and drainer."""
     groups: dict[tuple[str, str, str], list[Round]] = {}
     for measured_round in rounds:
         key = (measured_round.engine, measured_round.case, measured_round.drainer)
@@ -195,7 +196,7 @@ def group_rounds(rounds: Iterable[Round]) -> dict[tuple[str, str, str], list[Rou
 
 
 def compute_ratio(product_rounds: Sequence[Round], other_rounds: Sequence[Round]) -> float:
-    """Return the median ratio of rounds with the same number, which ran one after another; NaN without such a pair."""
+    """Return the median ratio of rounds with the same number, which ran one after another; NaN if there are none."""
     seconds_by_number = {other_round.number: other_round.seconds for other_round in other_rounds}
     ratios = [
         product_round.seconds / seconds_by_number[product_round.number]
@@ -206,12 +207,12 @@ def compute_ratio(product_rounds: Sequence[Round], other_rounds: Sequence[Round]
 
 
 def format_range(seconds: Sequence[float]) -> str:
-    """Format the median and the range."""
+    """Format seconds as "median (minimum–maximum)"."""
     return f"{statistics.median(seconds):.2f} ({min(seconds):.2f}–{max(seconds):.2f})"
 
 
 def summarize_costs(rounds: Iterable[Round]) -> list[list[str]]:
-    """Return a row for each case and kind of resource usage: the total and the largest parts, as medians."""
+    """Return a row for each case and kind of resource usage: the median total, and the medians of the largest parts."""
     rows = []
     for (engine, case, _), case_rounds in group_rounds(
         measured_round for measured_round in rounds if measured_round.costs
@@ -226,7 +227,7 @@ def summarize_costs(rounds: Iterable[Round]) -> list[list[str]]:
 
 
 def compute_typical_cost(rounds: Sequence[Round], kind: str, parts: Collection[str] | None = None) -> float:
-    """Return the median, over the rounds, of one kind of resource usage: the total, or the sum of these parts."""
+    """Return the median over the rounds of one kind of resource usage: of its total, or of the sum of `parts`."""
     sums = (
         sum(cost for name, cost in measured_round.costs.get(kind, {}).items() if parts is None or name in parts)
         for measured_round in rounds
@@ -235,20 +236,20 @@ def compute_typical_cost(rounds: Sequence[Round], kind: str, parts: Collection[s
 
 
 def compute_medians(rounds: Sequence[Round], kind: str) -> dict[str, float]:
-    """Return the median of each part of one kind of resource usage; a round without a part counts as 0."""
+    """Return the median over the rounds for each part of a kind of resource usage; a missing part counts as 0."""
     costs_by_round = [measured_round.costs.get(kind, {}) for measured_round in rounds]
     names = dict.fromkeys(name for round_costs in costs_by_round for name in round_costs)
     return {name: statistics.median(round_costs.get(name, 0) for round_costs in costs_by_round) for name in names}
 
 
 def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table."""
+    """Render a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def write_results(file: Path, results: Results) -> None:
-    """Write all results as JSON, one round or finding per line, and replace the file atomically."""
+    """Write the results as JSON, with one round or finding per line; replace the file atomically."""
     entries = [f'"{name}": {json.dumps(getattr(results, name))}' for name in ("environment", "earlier_environments")]
     for name in ("rounds", "findings", "failures"):
         lines = ",\n".join(
@@ -261,7 +262,7 @@ def write_results(file: Path, results: Results) -> None:
 
 
 def read_results(file: Path) -> Results:
-    """Return the results that `write_results` wrote. Raises `LocalClusterError` if the file has a different format."""
+    """Read the results from `write_results`. Raises `LocalClusterError` if the file has a different format."""
     try:
         content = json.loads(file.read_text())
         return Results(

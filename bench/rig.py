@@ -1,4 +1,4 @@
-"""Starts a cluster for measurements in its own directory, as `make up` does, including console and journal."""
+"""Starts a cluster for measurements, as `make up` does, with the web console and the journal, in its own directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from localcluster.up.down import stop_cluster
 
 @dataclass(frozen=True)
 class Rig:
-    """A running cluster: its directory, an API client, and the observer."""
+    """A running cluster, with its directory, an API client, and the observer."""
 
     engine: str
     directory: Path
@@ -28,29 +28,29 @@ class Rig:
 
     @property
     def kubeconfig(self) -> Path:
-        """Return the administrator's kubeconfig."""
+        """Return the path of the administrator's kubeconfig."""
         return self.directory / state_directory.KUBECONFIG_FILE
 
     @property
     def processes(self) -> dict[str, int]:
-        """Return the process id of each process that `make up` started, by name."""
+        """Return the process ids of the processes that `make up` started, by the processes' names."""
         return {record.name: record.pid for record in state_directory.read_records(self.directory)}
 
     @property
     def journal(self) -> Path:
-        """Return the journal's file."""
+        """Return the path of the journal's database file."""
         return self.directory / "product" / "journal.db"
 
 
 @contextmanager
 def start_rig(engine: str, nodes: int, directory: Path, *, with_mutex: bool = False) -> Iterator[Rig]:
-    """Start a cluster, and yield it while the block runs; `with_mutex` adds the upgrade mutex.
+    """Start a cluster, and yield it during the `with` block; `with_mutex` adds the component `mutex`.
 
     Raises `subprocess.CalledProcessError` if the cluster does not start, and `LocalClusterError` if it does not stop.
     """
     try:
         arguments = ["--directory", str(directory), "--nodes", str(nodes), "--delivery", engine]
-        if get_engine(engine).addons:  # The functions run on real nodes.
+        if get_engine(engine).addons:  # An engine with add-ons runs the functions on real nodes.
             arguments += ["--real", "2"]
         if with_mutex:
             arguments += ["--components", ",".join((*DEFAULT_COMPONENTS, MUTEX)), "--simulators", "on"]
@@ -61,5 +61,5 @@ def start_rig(engine: str, nodes: int, directory: Path, *, with_mutex: bool = Fa
         with closing(SyncClient(str(kubeconfig))) as client, ObserverProcess(kubeconfig) as observer:
             yield Rig(engine, directory, client, observer)
     finally:
-        with redirect_stdout(sys.stderr):  # Stdout is for the benchmark's tables.
+        with redirect_stdout(sys.stderr):  # Standard output contains only the benchmark's tables.
             stop_cluster(directory)

@@ -1,4 +1,4 @@
-"""Creates and deletes a case's workload: bare pods, or Deployments with budgets and capacity on a spare node."""
+"""Creates and deletes a case's workload: bare pods, or Deployments with PDBs and with capacity on a spare node."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kube.pods import is_ready
 from localcluster.cluster import FAKE_NODE_TOLERATION
 
 DELETE_DELAY_ANNOTATION = "pod-delete.stage.kwok.x-k8s.io/delay"
-"""kwok's annotation for how long a pod takes to terminate."""
+"""kwok's annotation with the time that a pod takes to terminate."""
 TIMEOUT_SECONDS, TIMEOUT_SECONDS_PER_POD = 120.0, 0.05
-"""Timeout in seconds for a workload to become ready or to disappear: a fixed part, and a part per pod."""
+"""Timeout for creating or deleting a workload: a fixed part, and a part per pod, in seconds."""
 MAX_CONCURRENT = 50
 _counter = itertools.count(1)
 
@@ -26,12 +26,13 @@ _counter = itertools.count(1)
 class Workload:
     """The workload of one round, in its own namespace.
 
-    Raises `TimeoutError` if the workload does not become ready.
+    The methods raise `asyncio.TimeoutError` if the workload does not reach the expected state.
 
     Args:
         client: The API client.
-        nodes: The nodes to drain.
-        spare_node: The node for the pods that their controllers recreate.
+        case: The case to measure.
+        nodes: The names of the nodes to drain.
+        spare_node: The name of the node for the pods that Deployments recreate.
     """
 
     def __init__(self, client: SyncClient, case: DrainCase, nodes: Sequence[str], spare_node: str) -> None:
@@ -40,7 +41,7 @@ class Workload:
         self._pods_path = f"/api/v1/namespaces/{self.namespace}/pods"
 
     def deploy(self) -> list[Object]:
-        """Create the workload; return the pods once all are Ready and every budget allows its evictions."""
+        """Create the workload; return the pods when they are Ready and each PDB allows `max_unavailable` evictions."""
         self._client.create("/api/v1/namespaces", {"metadata": {"name": self.namespace}})
         self._wait_until(f"/api/v1/namespaces/{self.namespace}/serviceaccounts", lambda accounts: "default" in accounts)
         for number, node in enumerate(self._nodes):
@@ -56,7 +57,7 @@ class Workload:
         return list(pods.values())
 
     def delete(self) -> None:
-        """Delete the workload; return when its last pod is gone."""
+        """Delete the workload; return when its last pod is deleted."""
         self._client.run(self._client.api.request("DELETE", f"/api/v1/namespaces/{self.namespace}"))
         self._wait_until(self._pods_path, lambda pods: not pods)
 
@@ -82,19 +83,19 @@ class Workload:
         )
 
     def _deploy_with_budget(self, name: str, node: str) -> None:
-        """Create a Deployment and its budget; the pods run only on this node until another node is allowed."""
+        """Create a Deployment and its PDB; the pods can run only on this node until another node is allowed."""
         self._create_deployment(name, node, self._case.pods)
         budget = {"maxUnavailable": self._case.max_unavailable, "selector": {"matchLabels": {"app": name}}}
         self._client.create(self._budgets_path, {"metadata": {"name": name}, "spec": budget})
 
     def deploy_tolerant(self, name: str, node: str, replicas: int) -> None:
-        """Create a Deployment that is bound to the node and tolerates all taints; return when all pods are Ready."""
+        """Create a Deployment whose pods run on this node and tolerate all taints; return when all pods are Ready."""
         self._create_deployment(name, node, replicas, tolerations=[{"operator": "Exists"}])
         pod_count = len(self._nodes) * self._case.pods + replicas
         self._wait_until(self._pods_path, lambda ready_pods: len(ready_pods) >= pod_count, matches=is_ready)
 
     def remove_tolerations(self, name: str, other_node: str) -> None:
-        """Remove a Deployment's tolerations, and also allow its pods on `other_node`."""
+        """Remove a Deployment's tolerations, and allow its pods to run on `other_node`, too."""
         self._allow_deployment_on_node(other_node, name)
         spec = {"template": {"spec": {"tolerations": [FAKE_NODE_TOLERATION]}}}
         self._client.patch(f"{self._deployments_path}/{name}", {"spec": spec})
@@ -134,7 +135,7 @@ class Workload:
 
 
 def run_concurrently(client: SyncClient, calls: Iterable[Awaitable[Object]]) -> None:
-    """Await the API calls with limited concurrency, because a call's timeout includes its wait for a connection."""
+    """Await API calls with limited concurrency, because a call's timeout includes the wait for a free connection."""
     limiter = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def await_with_limit(call: Awaitable[Object]) -> Object:
@@ -152,14 +153,14 @@ def wait_until(
     *,
     matches: Callable[[Object], bool] = bool,
 ) -> dict[str, Object]:
-    """Return the objects of a collection by name once `is_done` is true. Raises `asyncio.TimeoutError` at the timeout.
+    """Return a collection's objects by name once `is_done` is true. Raises `asyncio.TimeoutError` after `timeout`.
 
     Args:
         client: The API client.
         path: The path of the collection.
-        is_done: Called on every change, so it must be fast even for thousands of objects.
-        timeout: The timeout.
-        matches: Returns whether an object counts.
+        is_done: Called with the objects by name after every change, so it must be fast for thousands of objects.
+        timeout: The timeout in seconds.
+        matches: Returns whether an object must be included.
     """
     return client.run(asyncio.wait_for(_watch_until(client, path, is_done, matches), timeout))
 

@@ -1,7 +1,7 @@
-"""`make chaos`: injects random faults while it checks invariants, and then checks the final state.
+"""`make chaos`: injects random faults and checks invariants at the same time; finally, checks the cluster's state.
 
-The exit status is 1 if a run failed. The command prints the log directory of a failed run, and removes the log
-directory of a passed run.
+If a run fails, the command prints the directory with the run's logs, and exits with status 1. It removes the logs of a
+run that passed.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ SETTLE_TIMEOUT_SECONDS, POLL_SECONDS = 90.0, 1.0
 ENGINE_NAMES = ", ".join(delivery_engines.ENGINES)
 JOURNAL_TIMEOUT_SECONDS = 20.0
 ENGINES_WITH_COMPLETE_JOURNAL = ("local", "rabbitmq")
-"""The engines whose broker loses no event when it is killed, so that the journal contains each event."""
+"""The engines whose broker loses no events when it is killed, so that the journal contains every event."""
 DEFAULT_SECONDS = {MAINTENANCE: 300.0, MUTEX: 60.0}
 
 
 @click.command()
-@click.option("--engines", default="local", show_default=True, help=f"Comma-separated engines: {ENGINE_NAMES}.")
+@click.option("--engines", default="local", show_default=True, help=f"Comma-separated list of engines: {ENGINE_NAMES}.")
 @click.option(
     "--component",
     type=click.Choice([MAINTENANCE, MUTEX]),
@@ -54,18 +54,18 @@ DEFAULT_SECONDS = {MAINTENANCE: 300.0, MUTEX: 60.0}
     help="Component to test.",
 )
 @click.option(
-    "--seed", type=int, default=1, show_default=True, help="Seed of the plan; the same seed plans the same faults."
+    "--seed", type=int, default=1, show_default=True, help="Seed of the plan; the same seed produces the same plan."
 )
 @click.option(
     "--runs", type=click.IntRange(1), default=1, show_default=True, help="Number of runs, with consecutive seeds."
 )
 @click.option(
-    "--seconds", type=click.FloatRange(1), help="Seconds of faults in each run; default: 300, or 60 during an upgrade."
+    "--seconds", type=click.FloatRange(1), help="Seconds of fault injection per run; default: 300, or 60 for mutex."
 )
 @click.option("--nodes", type=click.IntRange(2), default=20, show_default=True, help="Number of nodes.")
 @click.option("--pods", type=click.IntRange(1), default=200, show_default=True, help="Number of pods.")
 def main(engines: str, component: str, seed: int, runs: int, seconds: float | None, nodes: int, pods: int) -> None:
-    """Run fault injection on each engine in turn: drain nodes, or upgrade them with the mutex (local engine only)."""
+    """Inject faults on each engine while nodes are drained, or upgraded by an upgrade run (only engine local)."""
     engine_names = [engine.strip() for engine in engines.split(",")]
     if unknown := sorted(set(engine_names) - set(delivery_engines.ENGINES)):
         raise click.UsageError(f"unknown engine {', '.join(unknown)}: choose from {ENGINE_NAMES}")
@@ -73,7 +73,7 @@ def main(engines: str, component: str, seed: int, runs: int, seconds: float | No
         raise click.UsageError(f"--component {MUTEX} supports only the engine local: omit --engines")
     for engine in engine_names:
         delivery_engines.get_engine(engine).check()
-    logging.getLogger("kube.client.list_watch").setLevel(logging.ERROR)  # Faults break watches.
+    logging.getLogger("kube.client.list_watch").setLevel(logging.ERROR)  # The faults interrupt watches.
     failed_runs, duration_seconds = 0, seconds or DEFAULT_SECONDS[component]
     for engine, run_seed in itertools.product(engine_names, range(seed, seed + runs)):
         delivery_engines.get_engine(engine).build((*DEFAULT_COMPONENTS, component))
@@ -90,7 +90,7 @@ def main(engines: str, component: str, seed: int, runs: int, seconds: float | No
 
 
 def print_line(line: str) -> None:
-    """Print a line immediately."""
+    """Print a line without buffering."""
     print(line, flush=True)
 
 
@@ -103,7 +103,7 @@ def run_drains(
     pods: int,
     report: Callable[[str], None] = print_line,
 ) -> RunReport:
-    """Run fault injection once on a new cluster in this directory; return the report."""
+    """Inject faults into drains on a new cluster in this directory; return the run's report."""
     with start_environment(engine, directory, nodes) as environment:
         deploy_apps(environment, plan.plan_apps(seed, pods))
         node_names = [f"node-{number + 1}" for number in range(nodes)]
@@ -131,7 +131,10 @@ def run_drains(
 
 
 def wait_for_journal(journal: Path, deletions: Sequence[StepDeletion]) -> list[str]:
-    """Return the deletions whose step the journal does not announce; wait until `record` has stored all events."""
+    """Return the deletions that no journaled event announces; wait until `record` has stored the events.
+
+    Each deletion by an escalation step must be announced by a `DRAIN_OVERDUE` event.
+    """
     deadline = time.monotonic() + JOURNAL_TIMEOUT_SECONDS
     with closing(Journal(journal)) as store:
         while True:
@@ -143,7 +146,7 @@ def wait_for_journal(journal: Path, deletions: Sequence[StepDeletion]) -> list[s
 
 
 def report_run(report: RunReport, directory: Path) -> None:
-    """Print the report; then remove the run's directory if the run passed, or print its path if the run failed."""
+    """Print the report; if the run passed, remove its directory, otherwise print the directory's path."""
     print_line("\n".join(format_report(report)))
     if report.has_passed:
         shutil.rmtree(directory)
@@ -152,9 +155,9 @@ def report_run(report: RunReport, directory: Path) -> None:
 
 
 def wait_until_settled(environment: ChaosEnvironment) -> tuple[float | None, list[str]]:
-    """Wait until the cluster state is correct; return the seconds of the wait, and an empty list.
+    """Wait until the cluster's state is correct; return the seconds that it took, and an empty list.
 
-    After `SETTLE_TIMEOUT_SECONDS`, return None and the remaining problems.
+    After `SETTLE_TIMEOUT_SECONDS`, return None and a list of the remaining problems.
     """
     started_at = time.monotonic()
     problems = ["the cluster state was not read"]
@@ -170,7 +173,7 @@ def wait_until_settled(environment: ChaosEnvironment) -> tuple[float | None, lis
 
 
 def list_current_problems(client: SyncClient) -> list[str]:
-    """Read the cluster and return the problems in its state."""
+    """Read the cluster's state, and return the problems in it."""
     nodes, leases, pods = (client.list(path)["items"] for path in (NODES_PATH, LEASES_PATH, PODS_PATH))
     maintenances = [
         {"apiVersion": group.api_version, **maintenance}

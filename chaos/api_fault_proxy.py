@@ -1,4 +1,4 @@
-"""A proxy for a real API server that simulates faults of the network, of API priority and fairness, and of webhooks."""
+"""A proxy for a real API server that simulates network faults, 429 responses, and webhooks' rejections."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ FORWARDED_HEADERS = ("Authorization", "Content-Type", "Accept", "User-Agent")
 
 
 class Fault(NamedTuple):
-    """A fault that replaces a response.
+    """A response that replaces the API server's response.
 
-    A `status` of 0 means no response, -1 a reset connection, and -2 the real response after a delay.
+    Special values of `status`: 0 sends no response, -1 resets the connection, and -2 delays the real response.
     """
 
     status: int
@@ -36,7 +36,7 @@ NO_RESPONSE, CONNECTION_RESET, DELAYED = Fault(0), Fault(-1), Fault(-2)
 
 
 class FaultProxy:
-    """An HTTP proxy for the API server; `rule` returns the fault for a request, or None to forward the request."""
+    """An HTTP proxy for the API server; `rule` returns a request's fault, or None to forward the request."""
 
     def __init__(self, server: str, certificate: str) -> None:
         self._server, self._tls = server, ssl.create_default_context(cadata=certificate)
@@ -49,7 +49,7 @@ class FaultProxy:
         self._runner, self.url = self._run_coroutine(self._start_proxy())
 
     def close(self) -> None:
-        """Stop all faults and the proxy."""
+        """Stop injecting faults, and stop the proxy."""
         self.stop_faults()
         self._run_coroutine(self._stop_proxy())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -57,16 +57,16 @@ class FaultProxy:
         self._loop.close()
 
     def inject(self, rule: Callable[[str], Fault | None]) -> None:
-        """Apply `rule` to all later requests.
+        """Choose the faults of all later requests with `rule`.
 
-        The rule's argument is `verb resource N`, where N counts the requests with this verb and resource.
+        The argument of `rule` is "VERB RESOURCE N", where N counts the requests with this verb and resource.
         """
         self.request_counts.clear()
         self.rule = rule
 
     @contextmanager
     def delay_request(self, delayed_request: str, seconds: float) -> Iterator[None]:
-        """Forward `delayed_request` only after a delay of `seconds` while the `with` block runs."""
+        """Delay `delayed_request` by `seconds` during the `with` block; forward all other requests immediately."""
         timer = threading.Timer(seconds, self.stop_faults)
 
         def choose_fault(request: str) -> Fault | None:
@@ -80,7 +80,7 @@ class FaultProxy:
         timer.join()
 
     def stop_faults(self) -> None:
-        """Stop injecting faults: reset the connections without a response, and forward the delayed requests."""
+        """Stop injecting faults: reset connections that wait for a response, and forward delayed requests."""
         self.inject(lambda _request: None)
         self._loop.call_soon_threadsafe(self._release_delayed)
 
@@ -94,7 +94,7 @@ class FaultProxy:
     async def _start_proxy(self) -> tuple[web.AppRunner, str]:
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self._tls, limit=0))
         app = web.Application(client_max_size=8 * 1024 * 1024)
-        app.router.add_route("*", "/{path:.*}", self._handle)
+        app.router.add_route("*", "/{path:.*}", self._handle_request)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -105,7 +105,7 @@ class FaultProxy:
         await self._runner.cleanup()
         await self._session.close()
 
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
+    async def _handle_request(self, request: web.Request) -> web.StreamResponse:
         request_name = describe_request(request.method, request.path)
         self.request_counts[request_name] += 1
         fault = self.rule(f"{request_name} {self.request_counts[request_name]}")
@@ -114,13 +114,13 @@ class FaultProxy:
             fault = None
         if fault is None:
             try:
-                return await self._forward(request)
-            except aiohttp.ClientError:  # The server is not running, or it stopped while it responded.
+                return await self._forward_request(request)
+            except aiohttp.ClientError:  # The API server is not running, or was stopped before it responded.
                 fault = CONNECTION_RESET
         if fault.status <= 0:
             if fault is NO_RESPONSE:
                 await self._released.wait()
-            if request.transport is not None:  # The client is still connected.
+            if request.transport is not None:  # None means that the client has disconnected.
                 request.transport.abort()
             return web.Response(status=502)
         headers = {"Retry-After": str(fault.retry_after)} if fault.retry_after else {}
@@ -135,7 +135,7 @@ class FaultProxy:
             status=fault.status, text=json.dumps(body), content_type="application/json", headers=headers
         )
 
-    async def _forward(self, request: web.Request) -> web.Response:
+    async def _forward_request(self, request: web.Request) -> web.Response:
         headers = {key: request.headers[key] for key in FORWARDED_HEADERS if key in request.headers}
         url, body = URL(f"{self._server}{request.raw_path}", encoded=True), await request.read()
         async with self._session.request(request.method, url, data=body, headers=headers) as response:
@@ -143,7 +143,7 @@ class FaultProxy:
 
 
 def describe_request(method: str, path: str) -> str:
-    """Return a request's verb and resource, such as `get nodes`, or `create pods/eviction` for a subresource."""
+    """Return a request's verb and resource, such as "get nodes", or "create pods/eviction" for a subresource."""
     segments = path.split("/")[3 if path.startswith("/api/") else 4 :] or [path]
     if segments[0] == "namespaces" and len(segments) > 2:
         segments = segments[2:]

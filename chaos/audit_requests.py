@@ -1,4 +1,4 @@
-"""Parses the product's evictions and deletions of pods from the API server's audit log. Pure functions."""
+"""Parses the product's requests to evict or delete pods from the API server's audit log. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from localcluster.access import make_username
 
 ACCOUNT_PREFIX = make_username("")
 ENTRY_START = re.compile(r'(?=\{"kind":"Event","apiVersion":"audit\.k8s\.io/)')
-"""Start of an audit log entry: a killed API server leaves a partial line, and the next entry continues that line."""
+"""Matches the start of an audit log entry, which may follow a partial line that a killed API server has written."""
 GRANTED_STATUSES = (HTTPStatus.OK, HTTPStatus.CREATED)
 
 
 @dataclass(frozen=True)
 class EvictionRequest:
-    """A request by the product to evict a pod, with its arrival time, and whether it was granted."""
+    """An eviction that the product requested, with the time of the request, and whether it was granted."""
 
     requested_at: float
     pod: str
@@ -30,10 +30,10 @@ class EvictionRequest:
 
 @dataclass(frozen=True)
 class DeletionRequest:
-    """A granted request by the product to delete a pod, with its arrival time.
+    """A pod's deletion that the product requested and the API server granted, with the time of the request.
 
     Attributes:
-        version: The resourceVersion that the pod had to have, 0 if the request named none.
+        version: The resourceVersion in the request's preconditions, 0 if the request has none.
     """
 
     requested_at: float
@@ -43,13 +43,13 @@ class DeletionRequest:
 
 
 def parse_requests(text: str) -> Iterator[EvictionRequest | DeletionRequest]:
-    """Yield the product's evictions of existing pods, and its granted deletions of pods, without dry runs."""
+    """Yield the product's evictions of existing pods and its granted deletions of pods, except for dry runs."""
     for entry in ENTRY_START.split(text):
         is_removal = '"subresource":"eviction"' in entry or ('"verb":"delete"' in entry and '"pods"' in entry)
         if is_removal and ACCOUNT_PREFIX in entry and "dryRun" not in entry:
             try:
                 parsed = json.loads(entry)
-            except ValueError:  # The entry is incomplete.
+            except ValueError:  # The entry is incomplete, because the API server was killed.
                 continue
             yield from _parse_entry(parsed)
 

@@ -1,4 +1,4 @@
-"""Starts a cluster with the product, a proxy that disturbs event delivery, and a proxy that injects API faults."""
+"""Starts a cluster with the product, with a proxy that disturbs event delivery, and with a proxy for API faults."""
 
 from __future__ import annotations
 
@@ -30,30 +30,32 @@ from localcluster.web_console import WebConsole
 
 NAMESPACE = "chaos"
 DELETING_RBAC = localproduct.COMPONENTS_DIR / "deleting" / "rbac.yaml"
-"""The permission to delete pods, which escalation steps need."""
+"""The permission to delete pods, which the escalation requires."""
 DELETE_DELAY_ANNOTATION = "pod-delete.stage.kwok.x-k8s.io/delay"
 
 
 class EventNetwork(NetworkFaultProxy):
-    """Delivers events to the functions; a late or duplicate reply is lost if the broker is down."""
+    """A proxy for events; a function's late reply, or its reply to a duplicate, is lost while the broker is down."""
 
     def publish_reply(self, reply: Response) -> None:
-        """Send the reply to the broker, and ignore connection errors."""
+        """Send the reply to the broker; discard it if the connection fails."""
         with suppress(requests.RequestException):
             super().publish_reply(reply)
 
 
 @dataclass(frozen=True)
 class ChaosEnvironment:
-    """The environment of a run, into which faults are injected.
+    """A running cluster and product, into which a run injects faults.
 
     Attributes:
-        network: Delivers events to the functions.
-        faults: The proxy for the functions' API requests.
+        cluster: The cluster.
+        product: The product, with its functions and delivery.
+        network: The proxy between the broker and the functions.
+        faults: The proxy between the functions and the API server.
         client: The administrator's API client.
-        servers: The processes of the product, its engine and the console.
-        own_servers: The product's own processes among `servers`.
-        targets: The processes that each kind of crash may kill.
+        servers: The processes of the product, of its engine and of the console.
+        own_servers: Those of `servers` that run the product's own code.
+        targets: The processes that may be killed, by kind of crash.
         restarter: Restarts processes that exit unexpectedly.
     """
 
@@ -68,7 +70,7 @@ class ChaosEnvironment:
     restarter: Restarter
 
     def list_exited_servers(self) -> list[str]:
-        """Return the processes that are down, and the product's processes that exited unexpectedly."""
+        """Return the names of processes that are down, and of the product's processes that exited unexpectedly."""
         down_names = [server.name for server in (*self.cluster.servers, *self.servers) if not server.is_alive]
         return [
             *down_names,
@@ -80,7 +82,7 @@ class ChaosEnvironment:
 def start_environment(
     engine: str, directory: Path, nodes: int, component: str = MAINTENANCE
 ) -> Iterator[ChaosEnvironment]:
-    """Yield an environment with this engine and component; processes that exit unexpectedly are restarted."""
+    """Yield an environment with this engine and component, in which exited processes are restarted."""
     with (
         delivery_engines.get_engine(engine).create_cluster(directory / "servers", nodes) as cluster,
         closing(FaultProxy(cluster.url, cluster.certificate)) as faults,
@@ -106,9 +108,9 @@ def start_environment(
 def _create_product(
     engine: str, cluster: LocalCluster, directory: Path, subscriber_url: str, api_url: str, component: str
 ) -> AnyProduct:
-    """Create the product without starting it; its functions send API requests to `api_url`.
+    """Create the product without starting it; its functions call the API server at `api_url`.
 
-    On the local engine, the delivery calls the functions at `subscriber_url`.
+    With the engine `local`, the delivery calls the functions at `subscriber_url`.
     """
     if engine == "local":
         crds.install_crds(cluster, (component,))
@@ -133,7 +135,7 @@ def _build_console(cluster: LocalCluster, directory: Path, product: AnyProduct) 
 
 
 class _EventProxy:
-    """Receives the events for the functions; `network` is set later, because its creation needs the functions' URLs."""
+    """Receives the functions' events, and passes them to `network`, which is set after the product's creation."""
 
     def __init__(self) -> None:
         self.network: EventNetwork | None = None
@@ -148,7 +150,7 @@ class _EventProxy:
 
 
 def deploy_apps(environment: ChaosEnvironment, apps: list[App]) -> None:
-    """Create the workload; return when every pod is running."""
+    """Create the apps' Deployments and PDBs; return when all pods are running."""
     environment.client.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     environment.cluster.kubectl("wait", "--for=create", "serviceaccount/default", "-n", NAMESPACE, "--timeout=30s")
     for app in apps:

@@ -1,4 +1,4 @@
-"""A proxy between the broker and the functions that injects faults: duplicated, reordered, lost and rejected events."""
+"""A proxy between the broker and the functions, which duplicates, delays, drops or rejects events."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from localcluster.http_receiver import ReceivedRequest, Response
 
 Handler = Callable[[ReceivedRequest], Response]
 MAX_DELAY_SECONDS = 0.5
-"""Maximum time by which an event is delayed."""
+"""Maximum delay of an event."""
 MAX_ATTEMPTS = 10
 EVENT_HEADERS = ("content-type", "traceparent")
-"""The headers that belong to an event in addition to its ce- headers."""
+"""HTTP headers that belong to an event, besides the headers with the prefix `ce-`."""
 
 
 class NetworkFaultProxy:
-    """A proxy that forwards each event to the function in the request path, while injecting the current fault."""
+    """A proxy that forwards each event to the function in the request's path, and injects the current fault."""
 
     def __init__(self, product: RunningProduct) -> None:
         self._product = product
@@ -36,18 +36,18 @@ class NetworkFaultProxy:
         self.handler: Handler = self.forward
 
     def __call__(self, request: ReceivedRequest) -> Response:
-        """Handle the request with the handler of the current fault."""
+        """Handle the request with the current fault's handler."""
         with self._lock:
             self._received_ids[request.path.strip("/")].add(request.id)
         return self.handler(request)
 
     def list_received_ids(self, function: str) -> set[str]:
-        """Return the ids of the events that the broker has sent to a function, including rejected events."""
+        """Return the ids of the events that the broker has sent to a function, including events that were rejected."""
         with self._lock:
             return set(self._received_ids[function])
 
     def reset_counters(self) -> None:
-        """Reset the recorded event ids and call counts."""
+        """Forget the recorded event ids and reset the call counts."""
         with self._lock:
             self._received_ids.clear()
             self._duplicated_events.clear()
@@ -72,8 +72,8 @@ class NetworkFaultProxy:
     def forward_twice(self, request: ReceivedRequest) -> Response:
         """Call the function twice concurrently, and send both replies to the broker.
 
-        The second copy of an event is not duplicated again; otherwise the fifth function in the chain would receive 32
-        copies.
+        If the broker delivers an event again, it is not duplicated again. Otherwise, the fifth function in the chain
+        would receive 32 copies.
         """
         event = (request.path, request.headers["ce-source"], request.id)
         with self._lock:
@@ -90,17 +90,17 @@ class NetworkFaultProxy:
         return response
 
     def forward_late(self, request: ReceivedRequest) -> Response:
-        """Accept the event now and deliver it later, so that later events may overtake it."""
+        """Accept the event now, and deliver it after a random delay, so that later events can overtake it."""
         delay_seconds = random.uniform(0, MAX_DELAY_SECONDS)
         threading.Thread(target=self._deliver_later, args=(request, delay_seconds), daemon=True).start()
         return Response(204)
 
     def drop(self, request: ReceivedRequest) -> Response:
-        """Accept the event and drop it."""
+        """Accept the event, and drop it."""
         return Response(204)
 
     def build_rejecting_handler(self, function_name: str) -> Handler:
-        """Return a handler that rejects all events for the given function with 503."""
+        """Return a handler that rejects all events for this function with status 503, and forwards all others."""
 
         def handle(request: ReceivedRequest) -> Response:
             if request.path.strip("/") == function_name:
@@ -110,7 +110,7 @@ class NetworkFaultProxy:
         return handle
 
     def _deliver_later(self, request: ReceivedRequest, delay_seconds: float) -> None:
-        """Wait for the delay, deliver the event with retries until it is accepted, and send the reply to the broker."""
+        """Deliver the event after the delay, with retries; send the function's reply to the broker."""
         time.sleep(delay_seconds)
         for _ in range(MAX_ATTEMPTS):
             response = self.forward(request)
@@ -125,7 +125,7 @@ class NetworkFaultProxy:
         self._get_session().post(self._product.broker_url, reply.body, headers=dict(reply.headers), timeout=30)
 
     def _get_session(self) -> requests.Session:
-        """Return the current thread's session, which ignores the proxy settings in the environment."""
+        """Return the current thread's HTTP session, which does not use proxies from the environment."""
         if not hasattr(self._local, "session"):
             self._local.session = requests.Session()
             self._local.session.trust_env = False
@@ -135,6 +135,6 @@ class NetworkFaultProxy:
 
 
 def _select_event_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers that belong to the event."""
+    """Return the headers that belong to the event, with lower-case names."""
     lower_case = {name.lower(): value for name, value in headers.items()}
     return {name: value for name, value in lower_case.items() if name.startswith("ce-") or name in EVENT_HEADERS}

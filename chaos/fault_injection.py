@@ -1,4 +1,4 @@
-"""Performs planned actions at their times: user actions one after another, and faults concurrently."""
+"""Performs planned actions at their times: users' actions one after another, and faults concurrently."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from localcluster.processes import wait_until_ready
 
 T = TypeVar("T")
 USER_RETRY_SECONDS = 30.0
-"""How long a user action is retried, in seconds, while the API server is down."""
+"""Seconds for which a user's action is retried while the API server is unavailable."""
 RESPONSE_FAULTS = (
     Fault(503, "the server is currently unable to handle the request"),
     Fault(429, "too many", 1),
     CONNECTION_RESET,
 )
 FAULT_PROBABILITY = 0.3
-"""The share of API requests that fail, and of events that are lost, while such a fault lasts."""
+"""Probability that an API request fails, or that an event is lost, while such a fault is active."""
 
 
 class FaultInjector:
-    """Injects faults into an environment.
+    """Performs the actions of a plan in an environment.
 
     Attributes:
         done_counts: The number of completed actions by kind.
@@ -60,12 +60,12 @@ class FaultInjector:
         environment.network.handler = self._forward_event
 
     def _forward_event(self, request: ReceivedRequest) -> Response:
-        """Forward an event with the current fault; `record` gets each event, because its journal is checked."""
+        """Forward an event with the current fault, except to `record`, because the run checks the journal."""
         is_disturbed = time.monotonic() < self._network_faults_until and request.path.strip("/") != "record"
         return (self._network_mode if is_disturbed else self._environment.network.forward)(request)
 
     def run_actions(self, actions: Iterable[Action], stop: threading.Event | None = None) -> None:
-        """Run the actions until `stop` is set; return when all started actions are done and all processes run again."""
+        """Perform the actions until `stop` is set; return when the started ones are done and all processes run."""
         started_at, stop = time.monotonic(), stop or threading.Event()
         submitted: list[tuple[Action, Future[None]]] = []
         for action in actions:
@@ -85,7 +85,7 @@ class FaultInjector:
             pool.shutdown()
         self._network_faults_until = self._faults_until = 0.0
         for server in self._environment.servers:
-            if server.may_restart():  # Do not wait for the backoff of a crashed server.
+            if server.may_restart():  # A crashed server starts without waiting for its backoff.
                 server.start()
         self._environment.network.stop_faults()
         self._environment.faults.stop_faults()
@@ -99,16 +99,16 @@ class FaultInjector:
         if action.kind == RESTART_API_SERVER:
             return self._crash_pools[RESTART_API_SERVER].submit(self._restart_api_server, action.duration_seconds)
         if action.kind in NETWORK_WEIGHTS:
-            return self._network_pool.submit(self._disturb_network, action)
+            return self._network_pool.submit(self._inject_network_fault, action)
         if action.kind == "unready":
             return self._pod_pool.submit(self._make_pod_unready, action)
         return self._user_pool.submit(self._perform_user_action, action)
 
     def _restart_api_server(self, downtime_seconds: float) -> None:
-        """Restart the API server and the controller manager.
+        """Restart the API server, and then the controller manager.
 
-        If only the API server restarted, the controller manager's watches would take up to a minute to recover. During
-        that time no budget would allow evictions.
+        Otherwise, the controller manager's watches would take up to a minute to recover, and the PDBs would allow no
+        evictions during this time.
         """
         servers = {server.name: server for server in self._environment.cluster.servers}
         server = servers["kube-apiserver"]
@@ -116,7 +116,7 @@ class FaultInjector:
         wait_until_ready("the API server", lambda: self._environment.cluster.is_served("/version"), [server])
         CrashTarget(servers["kube-controller-manager"]).crash(0.0)
 
-    def _disturb_network(self, action: Action) -> None:
+    def _inject_network_fault(self, action: Action) -> None:
         network, until = self._environment.network, time.monotonic() + action.duration_seconds
         if action.kind == "refuse":
             self._faults_until = until
@@ -138,7 +138,7 @@ class FaultInjector:
         return self._rng.choice(RESPONSE_FAULTS) if fails else None
 
     def _perform_user_action(self, action: Action) -> None:
-        """Perform a user's action, unless its maintenance no longer exists."""
+        """Perform a user's action; do nothing if its maintenance no longer exists."""
         actions: dict[str, Callable[[Action], Any]] = {
             "start": self._create_maintenance,
             "double": self._create_maintenance,
@@ -150,19 +150,19 @@ class FaultInjector:
             _retry_request(partial(actions[action.kind], action))
 
     def _make_pod_unready(self, action: Action) -> None:
-        """Make a pod on the node unready for a while, as a readiness probe does, unless no pod is left there."""
+        """Make one of the node's pods unready for a while, as a failing readiness probe would."""
         client, path = self._environment.client, f"/api/v1/namespaces/{NAMESPACE}/pods"
         query = partial(client.list, path, field_selector=build_node_name_selector(action.node))
         names = [pod["metadata"]["name"] for pod in _retry_request(query)["items"] if not is_terminating(pod)]
         if not names:
             return
-        set_ready = partial(self._set_ready, f"{path}/{self._rng.choice(names)}/status")
-        with suppress(NotFound):  # The pod may have left the node.
+        set_ready = partial(self._set_ready_condition, f"{path}/{self._rng.choice(names)}/status")
+        with suppress(NotFound):  # The pod may have been evicted in the meantime.
             _retry_request(partial(set_ready, "False"))
             time.sleep(action.duration_seconds)
             _retry_request(partial(set_ready, "True"))
 
-    def _set_ready(self, status_path: str, status: str) -> None:
+    def _set_ready_condition(self, status_path: str, status: str) -> None:
         conditions = [{"type": "Ready", "status": status}]
         self._environment.client.patch(status_path, {"status": {"conditions": conditions}})
 
@@ -170,14 +170,14 @@ class FaultInjector:
         try:
             self._environment.client.create(GROUPS[action.api_version].path, _build_manifest(action))
         except Conflict as error:
-            if "already exists" not in error.message:  # Otherwise the first attempt's response was lost.
+            if "already exists" not in error.message:  # Otherwise, an earlier attempt succeeded.
                 raise
 
     def _delete_maintenance(self, action: Action) -> None:
         self._environment.client.run(self._environment.client.api.request("DELETE", _get_maintenance_path(action)))
 
     def _replace_maintenance(self, action: Action) -> None:
-        """Replace the object as `kubectl replace` does: fields that are not in the user's file are removed."""
+        """Replace the maintenance as `kubectl replace` would, which removes fields that the user's manifest lacks."""
         version = self._environment.client.get(_get_maintenance_path(action))["metadata"]["resourceVersion"]
         body = _build_manifest(action)
         body["metadata"]["resourceVersion"] = version
@@ -192,7 +192,7 @@ class FaultInjector:
 
 
 def _retry_request(send_request: Callable[[], T]) -> T:
-    """Return the result of a request, which is repeated while the API server is down, or another client interferes."""
+    """Send a request; retry it while the API server is unavailable, or while it conflicts with another client."""
     deadline = time.monotonic() + USER_RETRY_SECONDS
     while True:
         try:

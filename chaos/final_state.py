@@ -1,4 +1,4 @@
-"""Checks the final state: each node matches its NodeMaintenances, and no Lease is orphaned. Pure functions."""
+"""Checks a run's final state: each node must match its NodeMaintenances, and each Lease must have a holder."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from kube.pods import format_key, is_never_evicted
 def list_problems(
     nodes: Iterable[Node], maintenances: Iterable[Maintenance], lease_objects: Iterable[Object], pods: Iterable[Object]
 ) -> list[str]:
-    """Return one line per problem.
+    """Return one line for each problem in this state.
 
     Args:
         nodes: All nodes.
         maintenances: The NodeMaintenances of all API groups.
-        lease_objects: All node leases.
+        lease_objects: The Leases of all nodes.
         pods: All pods.
     """
     all_nodes, all_maintenances, all_pods = list(nodes), list(maintenances), list(pods)
@@ -62,7 +62,7 @@ def list_problems(
 
 
 def _check_node_in_service(node: Node, lease: Object | None) -> Iterator[str]:
-    """Yield the problems of a node without a NodeMaintenance."""
+    """Yield the problems of a node that has no NodeMaintenance."""
     name, labels = node["metadata"]["name"], node["metadata"].get("labels") or {}
     taints = {(taint["key"], taint.get("effect")) for taint in node["spec"].get("taints") or []}
     if is_cordoned(node):
@@ -79,7 +79,7 @@ def _check_node_in_service(node: Node, lease: Object | None) -> Iterator[str]:
 def _check_node_in_maintenance(
     node: Node, maintenances: list[Maintenance], lease: Object | None, pods: list[Object]
 ) -> Iterator[str]:
-    """Yield the problems of a node with NodeMaintenances: one of them must hold the Lease and have drained the node."""
+    """Yield the problems of a node with NodeMaintenances: one must hold the node's Lease and have drained the node."""
     name = node["metadata"]["name"]
     holders = [
         maintenance for maintenance in maintenances if lease is not None and leases.is_holder(lease, maintenance)

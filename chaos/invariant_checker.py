@@ -1,7 +1,7 @@
-"""Checks the observations, in resourceVersion order, for forbidden evictions, deletions and premature successes.
+"""Checks observations in resourceVersion order for forbidden evictions and deletions, and for premature success.
 
-The module does no I/O. The observations arrive out of order, so each check waits until everything that it needs has
-arrived.
+This module does no I/O. The observations arrive out of order, so each check waits until all observations that it needs
+have arrived.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from kube.pods import format_key, is_never_evicted, is_ready, is_terminating
 from kube.times import parse_time
 
 GRACE_SECONDS = 2.0
-"""Grace period in seconds.
+"""Tolerance in seconds for requests that were already on their way.
 
 The product may decide on an eviction shortly before the maintenance is deleted, the node is uncordoned, or the pod
-starts to terminate. The eviction request may then arrive this long after the event.
+starts to terminate. The eviction request may arrive up to this time after that change.
 """
 MAX_DUPLICATE_SHARE = 0.01
-"""Maximum share of the evicted pods whose eviction may be granted twice within `GRACE_SECONDS`."""
+"""Maximum share of the evicted pods for which two evictions may be granted within `GRACE_SECONDS`."""
 NODES, PODS, MAINTENANCES = "nodes", "pods", "nodemaintenances"
 
 
 class SeenVersion(NamedTuple):
-    """A resourceVersion and the time at which it was observed."""
+    """A resourceVersion, and the time at which it was observed."""
 
     version: int
     seen_at: float
@@ -43,7 +43,7 @@ class SeenVersion(NamedTuple):
 
 @dataclass
 class PodHistory:
-    """The observed changes of a pod; `ready_by_version` is whether it was ready, by its resourceVersions."""
+    """The observed changes of a pod; `ready_by_version` maps its resourceVersions to whether the pod was ready."""
 
     name: str
     must_leave: bool = True
@@ -54,13 +54,13 @@ class PodHistory:
     ready_by_version: dict[int, bool] = field(default_factory=dict)
 
     def find_next_version(self, version: int) -> int | None:
-        """Return the version that replaced this one, or None if it was not observed."""
+        """Return the pod's next resourceVersion after `version`, or None if no later version was observed."""
         versions = [*self.ready_by_version, *([self.deleted_version] if self.deleted_version else [])]
         return min((item for item in versions if item > version), default=None)
 
 
 NEVER_ENDED: tuple[SeenVersion, StepKey | None] = (SeenVersion(0, inf), None)
-"""The end of a step that has not ended."""
+"""The entry after the last escalation step of a maintenance, which has not ended."""
 
 
 @dataclass
@@ -68,8 +68,12 @@ class MaintenanceHistory:
     """The observed changes of a NodeMaintenance.
 
     Attributes:
-        deletion_seen_at: When its deletion was first observed.
-        steps: The changes of its current escalation step, None for no step.
+        name: The maintenance's name.
+        node: The name of its node.
+        created_at: The time of its creation, in seconds since the epoch.
+        phase: The latest observed phase.
+        deletion_seen_at: When the deletion was first observed, or None.
+        steps: The changes of the current escalation step; None stands for no step.
     """
 
     name: str
@@ -80,7 +84,7 @@ class MaintenanceHistory:
     steps: list[tuple[SeenVersion, StepKey | None]] = field(default_factory=list)
 
     def list_steps(self, version: int, requested_at: float) -> list[StepKey]:
-        """Return the steps that began before this resourceVersion, and that had not ended long before the request."""
+        """Return the steps that began before `version`, and had not ended `GRACE_SECONDS` before the request."""
         return [
             step
             for (began, step), (ended, _) in pairwise([*self.steps, NEVER_ENDED])
@@ -90,7 +94,7 @@ class MaintenanceHistory:
 
 @dataclass
 class Tally:
-    """Numbers of completed checks and of checks that a watch gap prevented, and of granted evictions by pod uid."""
+    """The numbers of completed checks, of checks that a watch gap prevented, and of granted evictions by pod uid."""
 
     checked: Counter[str] = field(default_factory=Counter)
     unchecked: Counter[str] = field(default_factory=Counter)
@@ -98,7 +102,7 @@ class Tally:
 
 
 class InvariantChecker:
-    """Records observations; `check_until` checks them and returns the violations."""
+    """Records observations; `check_until` checks the recorded observations and returns the violations."""
 
     def __init__(self) -> None:
         self.tally = Tally()
@@ -110,7 +114,7 @@ class InvariantChecker:
         self._pending_checks: list[tuple[float, Callable[[], Iterator[str]]]] = []
 
     def record(self, observation: Observation) -> None:
-        """Record an observation."""
+        """Record an observation, and schedule its check if it needs one."""
         if isinstance(observation, WatchGap):
             self._gaps.append(observation)
         elif isinstance(observation, EvictionRequest):
@@ -123,13 +127,13 @@ class InvariantChecker:
             ](observation)
 
     def check_until(self, end_time: float) -> list[str]:
-        """Run the pending checks for the time before `end_time`, and return the violations."""
+        """Run the pending checks of observations from before `end_time`, and return the violations."""
         due_checks = [check for at, check in self._pending_checks if at < end_time]
         self._pending_checks = [(at, check) for at, check in self._pending_checks if at >= end_time]
         return [violation for check in due_checks for violation in check()]
 
     def check_totals(self) -> list[str]:
-        """Return the violations of limits on the run's totals; must be called after the last `check_until`."""
+        """Return violations of limits on a run's totals; call this method after the last `check_until`."""
         duplicates, pod_count = sum(count > 1 for count in self.tally.grants.values()), len(self.tally.grants)
         if duplicates > MAX_DUPLICATE_SHARE * pod_count:
             return [
@@ -182,29 +186,32 @@ class InvariantChecker:
         elif eviction.is_granted:
             self.tally.grants[eviction.uid] += 1
             if self.tally.grants[eviction.uid] == 1:
-                yield from self._check_grant(eviction, pod, pod.terminating_at)
+                yield from self._check_granted_eviction(eviction, pod, pod.terminating_at)
 
-    def _check_grant(self, eviction: EvictionRequest, pod: PodHistory, terminating_at: SeenVersion) -> Iterator[str]:
+    def _check_granted_eviction(
+        self, eviction: EvictionRequest, pod: PodHistory, terminating_at: SeenVersion
+    ) -> Iterator[str]:
         if not any(
-            self._is_active(maintenance, pod.node, eviction.requested_at) for maintenance in self._maintenances.values()
+            self._is_maintenance_active(maintenance, pod.node, eviction.requested_at)
+            for maintenance in self._maintenances.values()
         ):
-            if self._may_have_missed(MAINTENANCES, eviction.requested_at):
+            if self._may_have_missed_object(MAINTENANCES, eviction.requested_at):
                 self.tally.unchecked["evictions"] += 1
                 return
             yield (
                 f"pod {pod.name} was evicted from node {pod.node} without a NodeMaintenance, "
                 f"or more than {GRACE_SECONDS:.0f} s after its deletion"
             )
-        if self._is_in_gap(terminating_at.version, NODES, PODS):
+        if self._is_in_watch_gap(terminating_at.version, NODES, PODS):
             self.tally.unchecked["evictions"] += 1
             return
         self.tally.checked["evictions"] += 1
         yield from self._check_node(pod, "evicted", eviction.requested_at, terminating_at.version)
 
     def _check_node(self, pod: PodHistory, verb: str, requested_at: float, version: int) -> Iterator[str]:
-        """Yield the violation if the pod's node was not under maintenance when the pod was evicted or deleted.
+        """Yield a violation if the pod's node was not under maintenance when the pod was evicted or deleted.
 
-        `version` is the pod's resourceVersion after the request.
+        `verb` is "evicted" or "deleted", and `version` is the pod's resourceVersion after the request.
         """
         earlier_states = [
             (changed_at, is_under_maintenance)
@@ -218,14 +225,14 @@ class InvariantChecker:
             yield f"pod {pod.name} was {verb} {delay:.1f} s after node {pod.node} was uncordoned"
 
     def _check_deletion(self, request: DeletionRequest) -> Iterator[str]:
-        """Check a pod that an escalation step has deleted, in the version that the request named."""
+        """Check an escalation step's deletion of a pod in the resourceVersion of the request's preconditions."""
         pod = self._pods.get(request.uid)
         new_version = pod.find_next_version(request.version) if pod else None
         if (
             pod is None
             or new_version is None
             or request.version not in pod.ready_by_version
-            or self._is_in_gap(new_version, NODES, PODS, MAINTENANCES)
+            or self._is_in_watch_gap(new_version, NODES, PODS, MAINTENANCES)
         ):
             self.tally.unchecked["deletions"] += 1
             return
@@ -233,7 +240,7 @@ class InvariantChecker:
         steps = {
             step
             for maintenance in self._maintenances.values()
-            if self._is_active(maintenance, pod.node, request.requested_at)
+            if self._is_maintenance_active(maintenance, pod.node, request.requested_at)
             for step in maintenance.list_steps(new_version, request.requested_at)
         }
         was_terminating = pod.terminating_at is not None and pod.terminating_at.version <= request.version
@@ -244,12 +251,12 @@ class InvariantChecker:
         yield from self._check_node(pod, "deleted", request.requested_at, new_version)
 
     @staticmethod
-    def _is_active(maintenance: MaintenanceHistory, node: str, timestamp: float) -> bool:
+    def _is_maintenance_active(maintenance: MaintenanceHistory, node: str, timestamp: float) -> bool:
         ended = maintenance.deletion_seen_at is not None and timestamp > maintenance.deletion_seen_at + GRACE_SECONDS
         return maintenance.node == node and maintenance.created_at <= timestamp and not ended
 
     def _check_success(self, maintenance: MaintenanceHistory, reported_at: SeenVersion) -> Iterator[str]:
-        if self._is_in_gap(reported_at.version, PODS, MAINTENANCES):
+        if self._is_in_watch_gap(reported_at.version, PODS, MAINTENANCES):
             self.tally.unchecked["successes"] += 1
             return
         self.tally.checked["successes"] += 1
@@ -259,7 +266,7 @@ class InvariantChecker:
 
     @staticmethod
     def _was_on_node(pod: PodHistory, reported_at: SeenVersion) -> bool:
-        """Return whether the pod still existed at the success, and had been bound for more than `GRACE_SECONDS`."""
+        """Return whether the pod existed at the time of the success, and had been bound before the grace period."""
         was_bound = (
             pod.bound_at is not None
             and pod.bound_at.version < reported_at.version
@@ -267,13 +274,13 @@ class InvariantChecker:
         )
         return was_bound and (pod.deleted_version is None or pod.deleted_version > reported_at.version)
 
-    def _is_in_gap(self, version: int, *collections: str) -> bool:
+    def _is_in_watch_gap(self, version: int, *collections: str) -> bool:
         return any(
             gap.collection in collections and gap.after_version < version <= gap.until_version for gap in self._gaps
         )
 
-    def _may_have_missed(self, collection: str, timestamp: float) -> bool:
-        """Return whether a watch gap may hide an object that existed at this time or shortly before."""
+    def _may_have_missed_object(self, collection: str, timestamp: float) -> bool:
+        """Return whether a watch gap may hide an object that existed at this time or up to `GRACE_SECONDS` earlier."""
         return any(
             gap.collection == collection and gap.started_at <= timestamp <= gap.ended_at + GRACE_SECONDS
             for gap in self._gaps
@@ -285,8 +292,9 @@ class ObjectObservation:
     """One version of an object, as observed in a watch.
 
     Attributes:
-        seen_at: The time of the observation, in seconds since 1970.
-        collection: The collection of the object.
+        seen_at: The time of the observation, in seconds since the epoch.
+        collection: The name of the object's collection.
+        object: The object in this version.
         is_deleted: Whether the object was deleted; `object` is then its last version.
     """
 
@@ -297,18 +305,19 @@ class ObjectObservation:
 
     @property
     def version(self) -> int:
-        """Return the resourceVersion, which orders the changes of all objects."""
+        """Return the object's resourceVersion; resourceVersions order the changes of all objects."""
         return int(self.object["metadata"]["resourceVersion"])
 
 
 @dataclass(frozen=True)
 class WatchGap:
-    """A gap in a watch: the watch broke and resumed from a list, which shows only the latest versions.
+    """A gap in a watch: after an interruption, the watch resumed from a list, which contains only the latest versions.
 
     Attributes:
-        after_version, until_version: The resourceVersions between which changes were missed.
-        started_at, ended_at: The start and end of the gap, in seconds since 1970. Objects that were created and deleted
-            during the gap are not in the list.
+        collection: The name of the watched collection.
+        after_version, until_version: The range of resourceVersions in which changes may be missing.
+        started_at, ended_at: The start and the end of the gap, in seconds since the epoch. Objects that were created
+            and deleted during the gap are not in the list.
     """
 
     collection: str

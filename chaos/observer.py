@@ -1,4 +1,4 @@
-"""Watches a cluster and its audit log from separate threads, and passes every observation to the invariant checker."""
+"""Watches a cluster and its audit log in separate threads, and passes all observations to the invariant checker."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ WATCHED_COLLECTIONS = (
 )
 POLL_SECONDS, SYNC_TIMEOUT_SECONDS = 0.5, 30.0
 SETTLE_SECONDS = 60.0
-"""Seconds after which all observations of an instant have arrived, even if a watch reconnects late."""
+"""Seconds after which all observations of one point in time have arrived, even after a late reconnection of a watch."""
 
 
 class ClusterObserver:
-    """Observes a cluster while the block runs; each violation is printed immediately and added to `violations`.
+    """Observes a cluster during the `with` block; prints each violation immediately, and adds it to `violations`.
 
-    Entering and leaving the context re-raise an observer thread's error, because a dead observer would find no
-    violations. Entering raises `TimeoutError` if the watches do not sync.
+    Entering and leaving the block re-raise the error of a failed observer thread, because that thread would not find
+    violations. Entering the block raises `TimeoutError` if the watches do not sync.
     """
 
     def __init__(self, kubeconfig: Path, audit_log: Path, report: Callable[[str], None]) -> None:
@@ -52,19 +52,19 @@ class ClusterObserver:
         self._threads, self._futures = ThreadPoolExecutor(2, "observer"), list[Future[None]]()
 
     def __enter__(self) -> ClusterObserver:
-        self._futures = [self._threads.submit(target) for target in (self._watch, self._read_audit_log)]
+        self._futures = [self._threads.submit(target) for target in (self._run_watches, self._read_audit_log)]
         if not all(self._synced.acquire(timeout=SYNC_TIMEOUT_SECONDS) for _ in WATCHED_COLLECTIONS):
-            self._stop()
+            self._stop_threads()
             raise TimeoutError(f"watches did not sync within {SYNC_TIMEOUT_SECONDS:.0f} s")
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop()
+        self._stop_threads()
         with self._lock:
             self._run_checks(time.time() + SETTLE_SECONDS)
             self._report_violations(self.checker.check_totals())
 
-    def _stop(self) -> None:
+    def _stop_threads(self) -> None:
         self._stopping.set()
         self._threads.shutdown()
         for future in self._futures:
@@ -83,11 +83,11 @@ class ClusterObserver:
         for violation in violations:
             self._report(f"VIOLATION: {violation}")
 
-    def _watch(self) -> None:
+    def _run_watches(self) -> None:
         with closing(SyncClient(str(self._kubeconfig))) as client:
-            client.run(self._follow(client))
+            client.run(self._watch_collections(client))
 
-    async def _follow(self, client: SyncClient) -> None:
+    async def _watch_collections(self, client: SyncClient) -> None:
         detectors = [GapDetector(collection, self.record) for collection, _ in WATCHED_COLLECTIONS]
         streams = [
             self._open_stream(client, path, detector)
@@ -134,7 +134,7 @@ class ClusterObserver:
 
 
 class GapDetector(StreamObserver):
-    """Tracks the resourceVersions that a watch has covered, and reports a gap after each re-list."""
+    """Tracks the resourceVersions that a watch has covered, and reports a gap after each new list."""
 
     def __init__(self, collection: str, record: Callable[[Observation], None]) -> None:
         self._collection, self._record = collection, record
@@ -142,12 +142,12 @@ class GapDetector(StreamObserver):
         self._gap_started_at, self._is_in_gap = 0.0, True
 
     def record_object(self, observation: ObjectObservation) -> None:
-        """Pass an object from the watch to the invariant checker."""
+        """Pass an object from the watch to the invariant checker, and remember its resourceVersion."""
         self._last_version = max(self._last_version, observation.version)
         self._record(observation)
 
     def on_watch_closed(self) -> None:
-        """Record the start of a gap when the watch closes, unless a gap has started and nothing has arrived since.
+        """Record the start of a gap when the watch closes, unless a gap has already started without a change since.
 
         The next changes come from a new watch that continues without a gap, or from a list.
         """
@@ -155,9 +155,9 @@ class GapDetector(StreamObserver):
             self._version_before_gap, self._gap_started_at, self._is_in_gap = self._last_version, time.time(), True
 
     def on_listed(self) -> None:
-        """Report the gap, because a list shows only the latest version of each object.
+        """Report the gap since the last change, because a list contains only the latest version of each object.
 
-        When the watch closes again, a new gap starts, even if the list was empty.
+        When the watch closes the next time, a new gap starts, even if the list was empty.
         """
         self._record(
             WatchGap(self._collection, self._version_before_gap, self._last_version, self._gap_started_at, time.time())
@@ -166,7 +166,7 @@ class GapDetector(StreamObserver):
 
 
 def _strip_object(obj: Object) -> Object:
-    """Return only the fields that the invariant checks need."""
+    """Return only the fields that the invariant checker needs."""
     names = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "ownerReferences")
     metadata = {name: obj["metadata"][name] for name in names if name in obj["metadata"]}
     spec, status = obj.get("spec") or {}, obj.get("status") or {}

@@ -1,4 +1,4 @@
-"""Plans a run: the actions, their times and the workload, all derived from the seed. Pure functions."""
+"""Plans a run: the actions, their times, and the workload, all derived from a seed. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kube.maintenance.escalation import DELETE, DELETE_NOW, DELETE_UNREADY
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 
 Escalation = tuple[tuple[str, str], ...]
-"""The steps of an escalation, each with its time and its action."""
+"""The steps of an escalation, each as its delay (`after`) and its action."""
 
 RESTART_API_SERVER = "restart kube-apiserver"
 USER_WEIGHTS = {"start": 9, "stop": 6, "double": 2, "replace": 2, "uncordon": 3, "unready": 3}
-"""The users' actions, and pods that become unready for a while, with their relative frequencies."""
+"""Relative frequencies of users' actions, and of pods that become unready for a while."""
 ESCALATIONS: tuple[Escalation, ...] = (
     (),
     (),
@@ -22,19 +22,19 @@ ESCALATIONS: tuple[Escalation, ...] = (
     (("1s", DELETE),),
     (("1s", DELETE_UNREADY), ("2s", DELETE), ("3s", DELETE_NOW)),
 )
-"""The escalations of generated maintenances, of which some have none."""
+"""The escalations from which each planned maintenance gets one; () means no escalation."""
 CRASH_WEIGHTS = {
     **{"kill functions": 2, "kill worker": 2, "kill delivery": 2, "kill source": 1, "kill console": 1},
     **{"kill controller": 1, "kill dispatcher": 2, RESTART_API_SERVER: 1},
 }
-"""Kinds of crashes (SIGKILL of a process), with their relative frequencies; an engine may not have all of them."""
+"""Relative frequencies of crashes (a process is killed) by kind; an engine may not have all kinds."""
 NETWORK_WEIGHTS = {"refuse": 2, "twice": 2, "late": 2, "lose": 2, "unavailable": 1}
-"""Failed API responses, and duplicated, delayed, lost or rejected events, with their relative frequencies."""
+"""Relative frequencies of network faults: failed API responses; duplicated, delayed, lost or rejected events."""
 MEAN_INTERVAL_SECONDS = 1.0
-"""Mean time between two actions, in seconds."""
+"""Mean time between the starts of two actions."""
 QUIET_START_SECONDS = 2.0
 MAX_MAINTAINED_SHARE = 0.3
-"""Maximum share of the nodes under maintenance at the same time, since pods need capacity elsewhere."""
+"""Maximum share of the nodes under maintenance at the same time, because evicted pods need capacity on other nodes."""
 STEPS = ("begin", "cordon", "taint", "evict", "status", "restore", "guard", "resync")
 UPGRADE_STEPS = (
     *("check-rule", "check-target", "check-run", "detect-upgrade", "claim-pools", "pause-pools", "label-nodes"),
@@ -47,12 +47,12 @@ class Action:
     """A planned action of a user, or a planned fault.
 
     Attributes:
-        start_seconds: Seconds after the start of the run.
+        start_seconds: The start of the action, in seconds after the start of the run.
         kind: A key of `USER_WEIGHTS`, `CRASH_WEIGHTS` or `NETWORK_WEIGHTS`.
-        target: The NodeMaintenance, the process or the step concerned; "" if the kind determines it.
-        node, api_version: The node and the API group of a NodeMaintenance.
-        duration_seconds: How long the fault lasts, the process stays down, or the pod is unready.
-        escalation: The escalation of the NodeMaintenance that the action creates.
+        target: The name of the NodeMaintenance, of the process or of the function; "" if the kind needs no target.
+        node, api_version: The node and the API version of the NodeMaintenance.
+        duration_seconds: How long the fault lasts, the process stays down, or the pod stays unready.
+        escalation: The escalation of a NodeMaintenance that the action creates.
     """
 
     start_seconds: float
@@ -66,12 +66,13 @@ class Action:
 
 @dataclass(frozen=True)
 class App:
-    """A Deployment.
+    """A Deployment of the workload.
 
     Attributes:
+        name: The Deployment's name.
         replicas: The number of its pods.
-        max_unavailable: `maxUnavailable` of its budget; None for no budget.
-        termination_seconds: The seconds that its pods take to terminate.
+        max_unavailable: `maxUnavailable` of its PDB; None for no PDB.
+        termination_seconds: The time that each pod takes to terminate.
     """
 
     name: str
@@ -81,7 +82,7 @@ class App:
 
 
 def plan_apps(seed: int, pods: int) -> list[App]:
-    """Return Deployments that have `pods` pods in total."""
+    """Plan Deployments that have `pods` pods in total."""
     rng, apps = Random(f"apps {seed}"), list[App]()
     while pods:
         replicas = min(pods, rng.randint(5, 30))
@@ -93,7 +94,7 @@ def plan_apps(seed: int, pods: int) -> list[App]:
 
 @dataclass(frozen=True)
 class Rule:
-    """A MutexRule: whether it has cleanup Jobs, and how long each Job takes, as a kwok delay annotation."""
+    """A MutexRule: whether it has cleanup Jobs, and how long each of its Jobs takes, in the format of kwok's delay."""
 
     name: str
     has_cleanup: bool
@@ -102,14 +103,14 @@ class Rule:
 
 @dataclass(frozen=True)
 class Upgrade:
-    """The input of an upgrade mutex run: the number of workers in each pool, and the rules in their order."""
+    """An upgrade to perform: the number of workers in each pool, and the MutexRules in their order."""
 
     pools: Mapping[str, int]
     rules: tuple[Rule, ...]
 
 
 def plan_upgrade(seed: int, workers: int) -> Upgrade:
-    """Return an upgrade with this number of workers."""
+    """Plan an upgrade of this number of workers."""
     rng, pools, remaining = Random(f"upgrade {seed}"), dict[str, int](), workers
     while remaining:
         pools[f"pool-{len(pools)}"] = count = min(remaining, rng.randint(2, max(2, workers // 2)))
@@ -123,11 +124,11 @@ def plan_upgrade(seed: int, workers: int) -> Upgrade:
 
 
 ProcessNames = Mapping[str, Collection[str]]
-"""For each kind of crash, the names of the processes that it may kill."""
+"""The names of the processes that each kind of crash may kill."""
 
 
 def plan_actions(seed: int, duration_seconds: float, nodes: Sequence[str], processes: ProcessNames) -> list[Action]:
-    """Return all actions within `duration_seconds` on these nodes and processes, in order."""
+    """Plan all actions of a run of `duration_seconds` on these nodes and processes, in the order of their times."""
     return list(
         _Planner(Random(f"actions {seed}"), nodes, {**processes, RESTART_API_SERVER: ("",)}, STEPS).plan_until(
             duration_seconds
@@ -136,12 +137,12 @@ def plan_actions(seed: int, duration_seconds: float, nodes: Sequence[str], proce
 
 
 def plan_upgrade_actions(seed: int, duration_seconds: float, processes: ProcessNames) -> list[Action]:
-    """Return the faults for an upgrade; they omit API server restarts, because an observer needs the API server."""
+    """Plan the faults of an upgrade, without restarts of the API server, because an observer needs the API server."""
     return list(_Planner(Random(f"upgrade actions {seed}"), (), processes, UPGRADE_STEPS).plan_until(duration_seconds))
 
 
 class _Planner:
-    """Tracks the maintenances that will exist, so that every planned action has an existing target."""
+    """Plans actions, and tracks the maintenances that will then exist, so that each action has an existing target."""
 
     def __init__(self, rng: Random, nodes: Sequence[str], processes: ProcessNames, steps: Sequence[str]) -> None:
         self._rng, self._nodes, self._processes, self._steps = rng, list(nodes), processes, steps
@@ -167,7 +168,7 @@ class _Planner:
         return self._plan_user_action(start_seconds, kind)
 
     def _plan_user_action(self, start_seconds: float, kind: str) -> Action:
-        """Return an action of this kind; without maintenances it is a start, and with too many a stop."""
+        """Plan an action of this kind; plan a start instead if no maintenance exists, or a stop if too many exist."""
         nodes_in_maintenance = {node for node, _ in self._maintenances.values()}
         if len(nodes_in_maintenance) >= max(1, MAX_MAINTAINED_SHARE * len(self._nodes)) and kind == "start":
             kind = "stop"

@@ -1,4 +1,4 @@
-"""Watcher that records which nodes a run releases, and which nodes are released at the same time (MUT-44)."""
+"""Records which nodes a run releases, and which nodes are released at the same time (MUT-44)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from localcluster.waiting import run_until_set
 
 
 class ReleaseWatcher:
-    """Watches all nodes, and records the released ones.
+    """Watches all nodes, and records the released nodes.
 
-    A released node had rule labels, no longer has any, and still has the run's label.
+    A released node once had rule labels, no longer has any, and still has the run's label.
 
     Attributes:
         released_together: Each set of two or more nodes that were released at the same time.
@@ -40,7 +40,7 @@ class ReleaseWatcher:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.shutdown()
-        self._future.result()  # `result` raises the error with which the watcher has failed, if any.
+        self._future.result()  # This raises the watcher thread's error, if it failed.
 
     def _run_until_stopped(self) -> None:
         self._admin.run(run_until_set(self._stopping, self._watch_nodes()))

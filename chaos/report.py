@@ -1,4 +1,4 @@
-"""The report of a run: the injected faults, the checks made, and the violations."""
+"""The report of a run: the injected faults, the completed checks, and the violations."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from localcluster.up.restarter import ProcessRecord
 
 @dataclass(frozen=True)
 class RunReport:
-    """A finished run.
+    """The results of a run.
 
     Attributes:
+        engine: The name of the engine.
         seed: The seed of the plan.
         duration_seconds: The duration of the fault injection.
         done_counts: The number of completed actions by kind.
         failures: The errors of failed actions by kind.
         tally: The numbers of checks, and the granted evictions.
-        violations: The violated invariants.
-        settle_seconds: The seconds until the final state was correct; None if it never was.
+        violations: The messages about violated invariants.
+        settle_seconds: The time until the final state was correct; None if it never was.
         problems: The remaining problems of the final state.
-        exited_servers: The processes that are down, and the product's processes that exited unexpectedly.
-        component: The component under test.
+        exited_servers: The names of processes that are down, and of the product's processes that exited unexpectedly.
+        component: The tested component.
     """
 
     engine: str
@@ -42,22 +43,22 @@ class RunReport:
 
     @property
     def has_passed(self) -> bool:
-        """Return whether the run counts as passed.
+        """Return whether the run has passed.
 
         A run passes if checks were made, no invariant was violated, the final state was correct, and no process exited
-        unexpectedly. In addition, no kind of action may have failed in most cases.
+        unexpectedly. In addition, at least half of the actions of each kind must have succeeded.
         """
         problems = self.violations or self.problems or self.exited_servers or self.untested_kinds
         return not problems and self.settle_seconds is not None and bool(self.tally.checked.total())
 
     @property
     def untested_kinds(self) -> list[str]:
-        """Return the kinds of actions that failed in most cases, so that the run does not test them."""
+        """Return the kinds of actions of which most failed, so that the run does not test them."""
         return [kind for kind, failures in self.failures.items() if len(failures) > self.done_counts.get(kind, 0)]
 
 
 def format_report(report: RunReport) -> Iterator[str]:
-    """Yield the lines of the report."""
+    """Yield the report's lines."""
     run = f"{report.component} on engine {report.engine}, seed {report.seed}, {report.duration_seconds:.0f} s"
     yield f"{run}: {'passed' if report.has_passed else 'FAILED'}"
     yield f"done: {_format_counts(report.done_counts) or 'nothing'}"
@@ -78,7 +79,7 @@ def format_report(report: RunReport) -> Iterator[str]:
 
 
 def list_unexpected_exits(records: Iterable[ProcessRecord], own_names: Collection[str]) -> list[str]:
-    """Return which of these processes exited unexpectedly, and how; the records do not contain injected kills."""
+    """Describe the unexpected exits of these processes; the records do not contain kills by the fault injection."""
     return [
         f"{record.name}: {record.exit_reason}, restarted {record.restarts} times"
         for record in records

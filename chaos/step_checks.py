@@ -1,4 +1,4 @@
-"""Checks the pods that escalation steps delete: which step had begun, and whether the pod had recovered. No I/O."""
+"""Checks deletions by escalation steps: which step had begun, and whether the pod was ready. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kube.maintenance.escalation import DELETE_NOW, DELETE_UNREADY
 
 
 class StepKey(NamedTuple):
-    """An escalation step of one NodeMaintenance."""
+    """One escalation step of a NodeMaintenance."""
 
     maintenance_uid: str
     action: str
@@ -21,13 +21,13 @@ class StepKey(NamedTuple):
 
 @dataclass(frozen=True)
 class StepDeletion:
-    """A pod that a step has deleted.
+    """A deletion of a pod by an escalation step.
 
     Attributes:
-        requested_at: The arrival of the request, in seconds since 1970.
-        pod: The namespace and name of the pod.
-        steps: The steps of which one has deleted the pod: the current one, or one that has just ended.
-        was_ready, was_terminating: The state of the pod in the version that the request named.
+        requested_at: The time of the request, in seconds since the epoch.
+        pod: The pod's namespace and name.
+        steps: The steps that may have deleted the pod: the current one, or one that has just ended.
+        was_ready, was_terminating: The pod's state in the resourceVersion of the request's preconditions.
     """
 
     requested_at: float
@@ -38,7 +38,7 @@ class StepDeletion:
 
 
 def find_forbidden_deletion(deletion: StepDeletion) -> Iterator[str]:
-    """Yield the violation if none of the steps may delete the pod in the state that it had."""
+    """Yield a violation if none of the escalation steps may delete a pod in this state."""
     actions = {step.action for step in deletion.steps}
     if not actions:
         yield f"pod {deletion.pod} was deleted although no NodeMaintenance of its node was in an escalation step"
@@ -49,7 +49,7 @@ def find_forbidden_deletion(deletion: StepDeletion) -> Iterator[str]:
 
 
 def parse_journaled_steps(entries: Iterable[Entry]) -> dict[StepKey, float]:
-    """Return when the first event was sent that announces a step, by step; the entries are those of the journal."""
+    """Return when each escalation step was first announced by an event in the journal, in seconds since the epoch."""
     times: dict[StepKey, float] = {}
     for entry in entries:
         data, time = entry.event.get_data(), entry.event.get_time()
@@ -62,7 +62,7 @@ def parse_journaled_steps(entries: Iterable[Entry]) -> dict[StepKey, float]:
 def list_unannounced_deletions(
     deletions: Iterable[StepDeletion], journaled_steps: Mapping[StepKey, float]
 ) -> list[str]:
-    """Return the violations: pods that were deleted before the journal's event about any of their steps was sent."""
+    """Return a violation for each pod that was deleted before the journal's event about its escalation step."""
     return [
         f"pod {deletion.pod} was deleted, but the journal has no earlier event about its escalation step"
         for deletion in deletions

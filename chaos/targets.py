@@ -1,4 +1,4 @@
-"""Selects the processes that fault injection kills on each engine, by kind of crash."""
+"""Selects the processes that the fault injection kills, for each engine and kind of crash."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from localcluster.rabbitmq.planes import RabbitPlanes
 
 PODSOURCE, SHARED_PORT = "podsource", "port 8080"
 PROBES_LOG_LINE = "Probes server listening"
-"""Message that a Knative process logs once it has bound the dispatcher's port, or continues without this port."""
+"""The message that a Knative process logs after it has bound the dispatcher's port, or continues without this port."""
 RESTART_TIMEOUT_SECONDS = 60.0
-"""Timeout in seconds until a killed process may be restarted."""
+"""Timeout until `may_restart` allows the restart of a killed process."""
 
 
 @dataclass(frozen=True)
 class CrashTarget:
-    """A process to kill: the server or, with `kills_child`, its first child, which the server restarts itself.
+    """A process to kill: a server, or, with `kills_child`, its first child process, which the server itself restarts.
 
     Attributes:
-        kills_child: Whether to kill the server's first child instead.
-        serial_group: Targets of the same group are killed one at a time; "" for no group.
-        ready_log_line: Text that the log must contain before the group's next target is killed; "" to skip that wait.
+        server: The server.
+        kills_child: Whether to kill the server's first child process instead of the server.
+        serial_group: The group of targets of which only one may be down at a time; "" for no group.
+        ready_log_line: The text that the log must contain before the group's next target is killed; "" for none.
     """
 
     server: Server
@@ -38,7 +39,7 @@ class CrashTarget:
     ready_log_line: str = ""
 
     def crash(self, downtime_seconds: float) -> None:
-        """Kill the process; restart a server after `downtime_seconds`, as soon as `may_restart` allows it."""
+        """Kill the process; start a killed server again after `downtime_seconds`, once `may_restart` allows it."""
         if self.kills_child:
             _kill_first_child(self.server)
             return
@@ -54,11 +55,11 @@ class CrashTarget:
 AnyProduct = Product | EngineProduct
 """The product with local delivery, or with another engine."""
 Targets = Mapping[str, Mapping[str, CrashTarget]]
-"""For each kind of crash, the targets by name."""
+"""The targets of each kind of crash, by name."""
 
 
 def build_targets(product: AnyProduct, console: Server) -> Targets:
-    """Return all targets in a fixed order; `console` is the web console's process."""
+    """Return the product's targets in a fixed order; `console` is the web console's process."""
     if isinstance(product, EngineProduct):
         return {**_build_engine_targets(product), "kill console": {console.name: CrashTarget(console)}}
     return {
@@ -71,10 +72,10 @@ def build_targets(product: AnyProduct, console: Server) -> Targets:
 
 
 def list_own_servers(product: AnyProduct, console: Server) -> list[Server]:
-    """Return the product's own processes, which must never exit unexpectedly, regardless of other failures.
+    """Return the product's own processes, which must never exit unexpectedly, whatever other processes do.
 
-    The RabbitMQ Broker's ingress and dispatchers exit if RabbitMQ is down for several seconds. Knative's processes are
-    not checked.
+    The RabbitMQ Broker's ingress and dispatchers are not in the list, because they exit if RabbitMQ is down for several
+    seconds. Knative's processes are not in the list, either.
     """
     if isinstance(product, EngineProduct):
         return [*product.functions.values(), product.adapters[PODSOURCE], console]
@@ -97,9 +98,9 @@ def _build_engine_targets(product: EngineProduct) -> Targets:
 
 
 def _build_knative_targets(planes: KnativePlanes, adapters: Mapping[str, Server]) -> dict[str, dict[str, CrashTarget]]:
-    """Return Knative's targets, with serialized crashes of the processes that use port 8080.
+    """Return Knative's targets; processes that use port 8080 are killed one at a time.
 
-    With concurrent crashes, a different process could bind the dispatcher's port while the dispatcher is down.
+    If several of these processes were down at once, one of them could take the dispatcher's port when it restarts.
     """
 
     def build_serial_target(server: Server) -> CrashTarget:

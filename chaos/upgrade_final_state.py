@@ -1,4 +1,4 @@
-"""Checks a finished mutex upgrade: one node at a time, each Job once, all pools and nodes restored. Pure functions."""
+"""Checks a finished upgrade run: nodes one at a time, each Job once, pools and nodes restored. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FINISHED = "Finished"
 
 
 class JobKey(NamedTuple):
-    """The identity of a Job: a run that is never resumed has at most one Job with each identity."""
+    """The identity of a Job; a run that is never resumed creates at most one Job with each identity."""
 
     node: str
     rule: str
@@ -27,18 +27,18 @@ class JobKey(NamedTuple):
 
 @dataclass(frozen=True)
 class UpgradeSnapshot:
-    """Everything that was observed during an upgrade.
+    """The observations of an upgrade run, and its objects at the end.
 
     Attributes:
         upgrade: The planned upgrade.
         workers: The names of the workers.
         version: The new version.
-        concurrent_nodes: Each set of nodes that were released and unfinished at the same time, if more than one.
-        released_nodes, upgraded_nodes: Names of nodes, in the order of their release or upgrade.
-        created_jobs: The Jobs that the API server has created.
+        concurrent_nodes: Each set of two or more nodes that were released and unfinished at the same time.
+        released_nodes, upgraded_nodes: The names of the nodes, in the order of their release or upgrade.
+        created_jobs: The Jobs that were created, from the audit log.
         run, jobs, nodes: The objects at the end.
-        pools_before, pools: Selector and pause of each pool, before the upgrade and at the end.
-        pool_claims: The claim on each pool at the end.
+        pools_before, pools: Each pool's selector and `paused`, before the upgrade and at the end.
+        pool_claims: The uid of the run that claims each pool at the end, or "".
     """
 
     upgrade: Upgrade
@@ -57,14 +57,14 @@ class UpgradeSnapshot:
 
 
 def identify_job(job: Object) -> JobKey:
-    """Return a Job's identity, from its annotations and the prefix of its name."""
+    """Return a Job's identity from its annotations and its name's prefix."""
     annotations, name = job["metadata"]["annotations"], job["metadata"]["name"]
     kind = CLEANUP if name.startswith(f"{CLEANUP}-") else MAIN
     return JobKey(annotations[NODE_ANNOTATION], annotations[RULE_ANNOTATION].partition("/")[2], kind)
 
 
 def list_expected_jobs(upgrade: Upgrade, workers: Iterable[str]) -> set[JobKey]:
-    """Return the Jobs of a complete run."""
+    """Return the identities of all Jobs that a complete run creates."""
     kinds = [(rule.name, kind) for rule in upgrade.rules for kind in (MAIN, *((CLEANUP,) * rule.has_cleanup))]
     return {JobKey(node, rule, kind) for node in workers for rule, kind in kinds}
 
@@ -87,7 +87,7 @@ def list_violations(snapshot: UpgradeSnapshot) -> Iterator[str]:
 
 
 def _list_early_releases(snapshot: UpgradeSnapshot) -> Iterator[str]:
-    """Yield a line for each node that was released before one of its Jobs completed; timestamps are full seconds."""
+    """Yield a violation for each node that was released before one of its Jobs completed; timestamps are in seconds."""
     recorded_nodes = snapshot.run.get("status", {}).get("record", {}).get("nodes", {})
     for job_object in snapshot.jobs:
         job, completed_at = identify_job(job_object), job_object.get("status", {}).get("completionTime", "never")

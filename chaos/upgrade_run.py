@@ -1,4 +1,4 @@
-"""Runs a complete mutex upgrade of many workers under fault injection, on its own cluster with a fake OpenShift."""
+"""Runs a complete upgrade of many workers with fault injection, on its own cluster with fake OpenShift operators."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from localcluster.simulators.openshift import FakeCvo, FakeMco
 from localcluster.simulators.upgrade_objects import NEW_VERSION, OLD_VERSION, UpgradeObjects
 
 END_TIMEOUT_SECONDS = 240.0
-"""Timeout in seconds, after the last action, for the run to end."""
+"""Timeout in seconds from the last action to the end of the run."""
 END_STEPS = (FINISHED, "Failed")
 CANARY = "canary"
 
@@ -38,7 +38,7 @@ CANARY = "canary"
 def run_upgrade(
     engine: str, seed: int, duration_seconds: float, directory: Path, workers: int, report: Callable[[str], None]
 ) -> RunReport:
-    """Run one upgrade in this directory; inject faults for `duration_seconds`, or until the run has ended."""
+    """Upgrade a new cluster in this directory; inject faults for `duration_seconds`, or until the upgrade has ended."""
     upgrade = plan.plan_upgrade(seed, workers)
     with start_environment(engine, directory, 1, MUTEX) as environment:
         scenario = _UpgradeScenario(environment, upgrade)
@@ -67,7 +67,7 @@ def run_upgrade(
 
 
 class _UpgradeScenario:
-    """An upgrade that is ready to begin: its pools, rules and workers exist on the cluster."""
+    """An upgrade that can begin: its workers, pools, rules and MutexRunConfig exist on the cluster."""
 
     def __init__(self, environment: ChaosEnvironment, upgrade: plan.Upgrade) -> None:
         self._environment, self._upgrade = environment, upgrade
@@ -89,10 +89,10 @@ class _UpgradeScenario:
         return names
 
     def run_actions(self, injector: FaultInjector, actions: list[plan.Action]) -> tuple[float | None, UpgradeSnapshot]:
-        """Start the upgrade, inject faults, and wait for its end.
+        """Start the upgrade, inject faults, and wait until the upgrade has ended.
 
         Returns:
-            The seconds from the last action until the end, None if the upgrade did not end; and the observations.
+            The seconds from the last action to the end, or None if the upgrade did not end; and the observations.
         """
         environment, run_ended = self._environment, threading.Event()
         pools_before, audit = self._mutex.get_selectors_by_pool(), AuditLog(environment.cluster.audit_log)
@@ -115,7 +115,7 @@ class _UpgradeScenario:
         return settle_seconds, self._build_snapshot(watcher, mco, audit, pools_before)
 
     def _send_tick(self) -> None:
-        """Send a tick, which repairs what lost events left over, and wait until the delivery has no pending events."""
+        """Send a tick, after which `resync` replaces lost events; wait until the delivery has no pending events."""
         product = self._environment.product
         if not isinstance(product, Product):
             raise TypeError("product must be a localcluster.product.Product: upgrade runs use the local delivery")
@@ -123,7 +123,7 @@ class _UpgradeScenario:
         product.wait_until_delivered()
 
     def _wait_for_end(self, timeout: float) -> float | None:
-        """Return the time at which the run ended, or None after `timeout`."""
+        """Return the monotonic time at which the run ended, or None after `timeout` seconds."""
         try:
             self._mutex.wait_for_state(
                 self._path, lambda run: (run or {}).get("status", {}).get("step") in END_STEPS, timeout
@@ -158,6 +158,6 @@ class _UpgradeScenario:
 
 
 def _is_job_creation(entry: Object) -> bool:
-    """Return whether an audit log entry is the creation of a Job."""
+    """Return whether an audit log entry is a successful creation of a Job."""
     request = (entry["verb"], entry["objectRef"]["resource"], entry["responseStatus"]["code"])
     return request == ("create", "jobs", 201)

@@ -1,1 +1,1 @@
-"""Real Kubernetes servers as local processes, for `make up`, the demos and the tests. The product never imports it."""
+"""Runs real Kubernetes servers as local processes, for `make up`, the demos and the tests, not for the product."""

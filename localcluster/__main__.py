@@ -1,7 +1,8 @@
 """Command line `python -m localcluster up|build`, which the Makefile calls.
 
-`python -m localcluster.up` has the commands for a running cluster. The commands here import the modules that start a
-cluster only when they run. On a busy machine, the imports take seconds, which must not delay the first line of output.
+`python -m localcluster.up` has the commands for a running cluster. The commands in this module import the modules that
+start a cluster inside their functions. On a busy machine, these imports take seconds, which must not delay the first
+line of output.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ engine_option = click.option(
     default="local",
     show_default=True,
     metavar="NAME",
-    help="Engine that delivers the events: local, knative or rabbitmq, as processes; pods or serving, on real nodes: "
-    "functions as Deployments or as Knative Services.",
+    help="Engine that delivers the events. local, knative and rabbitmq run as processes; pods and serving run on real "
+    "nodes, with the functions as Deployments or as Knative Services.",
 )
 
 real_nodes_option = click.option(
@@ -63,7 +64,7 @@ def main() -> None:
     default=",".join(selection.DEFAULT_COMPONENTS),
     show_default=True,
     metavar="NAMES",
-    help=f"Components to install, separated by commas: {', '.join(selection.ALL_COMPONENTS)}.",
+    help=f"Comma-separated list of components to install: {', '.join(selection.ALL_COMPONENTS)}.",
 )
 @click.option(
     "--simulators",
@@ -71,8 +72,8 @@ def main() -> None:
     type=click.Choice(selection.FAKE_MODES),
     default=selection.FAKES_OFF,
     show_default=True,
-    help="on simulates OpenShift's operators (for mutex) and KubeVirt (for virtualization); kubevirt runs KubeVirt's "
-    "own control plane and simulates only its nodes.",
+    help="`on` simulates OpenShift's operators (for mutex) and KubeVirt (for virtualization); `kubevirt` runs "
+    "KubeVirt's own control plane and simulates only its nodes.",
 )
 @real_nodes_option
 def up(
@@ -94,7 +95,7 @@ def up(
 @engine_option
 @real_nodes_option
 def build_command(engine: str, real_nodes: int) -> None:
-    """Build the servers and print the directory of the Kubernetes binaries."""
+    """Build the server binaries, and print the directory of the Kubernetes binaries."""
     from localcluster import delivery_engines
     from localcluster.programs import build
 
@@ -106,7 +107,7 @@ def build_command(engine: str, real_nodes: int) -> None:
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("spec")
 def supervise(directory: Path, spec: str) -> None:
-    """Run as the supervisor, which owns the servers until SIGTERM; `up` starts this process."""
+    """Start the cluster's servers, and keep them running until SIGTERM; `up` starts this supervisor process."""
     from localcluster.up import supervisor
 
     supervisor.supervise(directory, state_directory.parse_spec(spec))

@@ -1,7 +1,7 @@
 """API server credentials: certificates, static tokens, kubeconfig files, and the key that signs ServiceAccount tokens.
 
-The API server can generate its own certificates, but with RSA keys. Generating two such keys adds tenths of a second to
-its startup, and each TLS handshake then takes fifteen times as long.
+The API server could generate its own certificates, but only with RSA keys. Generating them delays its startup by tenths
+of a second, and each TLS handshake then takes fifteen times as long. So this module issues ECDSA certificates.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from localcluster.errors import LocalClusterError
 NAMESPACE = "node-maintenance"
 MANIFESTS_DIR = Path(__file__).parents[1] / "manifests"
 RIGHTS_FILES = ("base/rbac/*.yaml", "components/*/rights/*.yaml")
-"""Each file defines the account that has the file's name, or objects of the accounts in its directory."""
+"""Patterns of the RBAC manifests; each file has the name of its ServiceAccount, except for `NO_ACCOUNT_FILES`."""
 NO_ACCOUNT_FILES = ("kustomization", "namespace")
 SHARED_ACCOUNT = "functions"
-"""The account of a process that serves all functions."""
+"""The ServiceAccount of a process that serves all functions."""
 ADMIN = "admin"
 UNPRIVILEGED = "unprivileged"
 KWOK = "kwok"
@@ -34,7 +34,7 @@ SYSTEM_MASTERS = "system:masters"
 P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # FIPS 186-4, D.1.2.3
 VALIDITY_DAYS = 365
 SERVING_NAMES = ("kubernetes.default.svc", "kubernetes.default", "kubernetes", "localhost", "127.0.0.1", "10.0.0.1")
-"""The API server's names and addresses; the last is its Service's cluster IP, the first address of `SERVICE_CIDR`."""
+"""The API server's names and addresses. The last one is its Service's cluster IP, the first of `SERVICE_CIDR`."""
 
 
 def ensure_event_signing_key(directory: Path) -> str:
@@ -51,13 +51,13 @@ def make_username(account: str) -> str:
 
 
 def list_service_accounts() -> list[str]:
-    """Return the product's ServiceAccounts, those of the optional components included."""
+    """Return the names of the product's ServiceAccounts, including those of the optional components."""
     names = {file.stem for pattern in RIGHTS_FILES for file in MANIFESTS_DIR.glob(pattern)}
     return sorted(names.difference(NO_ACCOUNT_FILES) | {SHARED_ACCOUNT})
 
 
 def list_users() -> dict[str, tuple[str, ...]]:
-    """Return every user that gets a token, with its groups."""
+    """Return the groups of each user for whom the token file contains a token, by user name."""
     account_groups = ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", AUTHENTICATED)
     return {
         ADMIN: (SYSTEM_MASTERS, AUTHENTICATED),
@@ -104,14 +104,14 @@ def write_kubeconfig(file: Path, url: str, certificate: str, user: str, token: s
     write_secret(file, yaml.safe_dump(content, sort_keys=False))
 
 
-def write_proxied_kubeconfig(proxy_url: str, kubeconfig: Path, url: str, file: Path) -> Path:
-    """Write a copy of a kubeconfig to `file` in which `proxy_url` replaces the API server's URL; return `file`."""
-    write_secret(file, kubeconfig.read_text().replace(url, proxy_url))
+def write_proxied_kubeconfig(proxy_url: str, kubeconfig: Path, api_url: str, file: Path) -> Path:
+    """Write to `file` a copy of a kubeconfig with `proxy_url` instead of the API server's URL; return `file`."""
+    write_secret(file, kubeconfig.read_text().replace(api_url, proxy_url))
     return file
 
 
 def write_service_account_key(file: Path) -> None:
-    """Write a new P-256 private key as PEM.
+    """Write a new P-256 private key as PEM; the API server signs ServiceAccount tokens with it.
 
     The DER structure (RFC 5915) contains version 1, the 32 octets of the scalar and the curve's name. The structure may
     omit the public key, so this function needs no cryptography package.
@@ -123,28 +123,28 @@ def write_service_account_key(file: Path) -> None:
 
 
 def write_secret(file: Path, text: str) -> None:
-    """Write a file that only its owner may read, and replace an existing file atomically."""
+    """Write a file with mode 0600, and replace an existing file atomically."""
     temporary = file.with_name(file.name + ".new")
     temporary.touch(mode=0o600)
     temporary.write_text(text)
     temporary.replace(file)
 
 
-def write_certificate(component_name: str, server_names: Sequence[str], certificate: Path, key: Path) -> str:
-    """Issue a certificate for these server names, write it and its key, and return the CA certificate, all as PEM."""
+def write_certificate(component_name: str, server_names: Sequence[str], certificate_file: Path, key_file: Path) -> str:
+    """Issue a serving certificate, write the certificate and its key as PEM files, and return the CA certificate."""
     from kube.certificates import key_pairs  # slow import, not needed if no cluster is started
     from kube.certificates.components import Component
 
     now, component = datetime.now(timezone.utc), Component(component_name, timedelta(days=VALIDITY_DAYS))
     ca = key_pairs.create_ca(component, now)
     pair = key_pairs.issue_serving_certificate(ca, server_names, component, now)
-    write_secret(key, pair.key)
-    certificate.write_text(pair.certificate)
+    write_secret(key_file, pair.key)
+    certificate_file.write_text(pair.certificate)
     return ca.certificate
 
 
-def write_serving_certificate(certificate: Path, key: Path) -> None:
+def write_serving_certificate(certificate_file: Path, key_file: Path) -> None:
     """Write the API server's certificate file: the serving certificate, followed by its CA."""
-    ca_certificate = write_certificate("kubernetes", SERVING_NAMES, certificate, key)
-    with certificate.open("a") as file:
+    ca_certificate = write_certificate("kubernetes", SERVING_NAMES, certificate_file, key_file)
+    with certificate_file.open("a") as file:
         file.write(ca_certificate)

@@ -1,6 +1,6 @@
 """Add-ons that run as pods on real nodes: Knative Eventing and Serving, Traefik, and an image registry.
 
-Each image is built here and contains one binary, because no node can pull an image from the internet.
+Each image contains one binary and is built by this module, because no node can pull an image from the internet.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from localcluster.programs import build
 APISERVER_FLAGS = ("--enable-aggregator-routing=true",)
 """Makes the API server call webhooks at their pods' addresses, since its host has no kube-proxy."""
 KO_IMAGE = re.compile(r"ko://knative\.dev/(\w+)/cmd/(?:\w+/)*(\w+)")
-"""Matches the import path that stands for an image in the manifests, as `ko` expects it."""
+"""Matches a `ko://` reference to an image in Knative's manifests, which the tool `ko` would replace."""
 KNATIVE_IMAGE_NAME, PROGRAM_IMAGE_NAME = "localhost/knative/{}-{}:local", "localhost/{}:local"
 NONROOT_UID = 65532
-"""The user of the images that Knative publishes."""
+"""The UID with which Knative's published images run."""
 TIMEOUT_SECONDS = 300
 SERVING_SETTINGS = {
     "config-network": {"ingress-class": "traefik.ingress.networking.knative.dev"},
-    # An image name without a registry, such as localhost/nodemaintenance, counts as one of index.docker.io.
+    # Knative treats an image name without a registry, such as localhost/nodemaintenance, as one of index.docker.io.
     "config-deployment": {"registries-skipping-tag-resolving": "kind.local,ko.local,dev.local,index.docker.io"},
 }
-"""Selects the networking layer, and excludes the nodes' local images from the resolution of tags to digests."""
+"""Settings in Knative Serving's ConfigMaps: the networking layer, and no tag resolution for the nodes' local images."""
 
 
 class Addon(Protocol):
     """An add-on that is installed as pods next to the product."""
 
     def write_archives(self, directory: Path) -> list[Path]:
-        """Write the add-on's images into a directory."""
+        """Write the add-on's images as archives to a directory, and return the archives' paths."""
 
     def apply(self, cluster: LocalCluster) -> None:
-        """Install the add-on."""
+        """Install the add-on, without waiting until it is ready."""
 
     def wait_until_ready(self, cluster: LocalCluster) -> None:
         """Return when the add-on is ready."""
@@ -54,13 +54,13 @@ class Addon(Protocol):
 
 @dataclass(frozen=True)
 class ProgramPods:
-    """Add-on for one program.
+    """An add-on that runs one program as a Deployment or a DaemonSet.
 
     Attributes:
-        name: The name of the program, of its image, of its workload and of its namespace.
+        name: The program's name, which is also the name of its image, workload and namespace.
         toolset: The toolset that contains the program.
-        manifest: The file of its objects, which uses the image `PROGRAM_IMAGE_NAME`.
-        workload: The resource of its workload, `deployment` or `daemonset`.
+        manifest: The manifest file, in which the pods use the image `PROGRAM_IMAGE_NAME`.
+        workload: The workload's resource name, `deployment` or `daemonset`.
     """
 
     name: str
@@ -69,14 +69,14 @@ class ProgramPods:
     workload: str = "deployment"
 
     def write_archives(self, directory: Path) -> list[Path]:
-        """Write the program's image archive into a directory; return it."""
+        """Write the program's image archive to a directory, and return its path."""
         directory.mkdir(parents=True)
         program = build.ensure_programs(self.toolset) / self.name
         image = images.Image(PROGRAM_IMAGE_NAME.format(self.name), program, (f"/bin/{self.name}",), user=NONROOT_UID)
         return [images.write_image(image, directory / f"{self.name}.tar")]
 
     def apply(self, cluster: LocalCluster) -> None:
-        """Apply the manifest; the pods start once a node that has the image exists."""
+        """Apply the manifest; the pods start once a node has the image."""
         cluster.kubectl("apply", "--server-side", "-f", self.manifest)
 
     def wait_until_ready(self, cluster: LocalCluster) -> None:
@@ -87,20 +87,20 @@ class ProgramPods:
 
 @dataclass(frozen=True)
 class KnativePods:
-    """Add-on that installs one of Knative's projects as pods.
+    """An add-on that installs one of Knative's projects as pods.
 
     Attributes:
-        project: The project.
-        awaited: The Deployments that must be available before objects of the project can be created.
+        project: The Knative project.
+        awaited_deployments: The Deployments that must be available before objects of the project can be created.
         settings: Settings in the project's ConfigMaps, by ConfigMap name.
     """
 
     project: KnativeProject
-    awaited: tuple[str, ...]
+    awaited_deployments: tuple[str, ...]
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def write_archives(self, directory: Path) -> list[Path]:
-        """Write an image archive for each binary into a directory; return the archives."""
+        """Write an image archive for each binary to a directory, and return the archives' paths."""
         directory.mkdir(parents=True)
         programs = build.ensure_programs(self.project.toolset)
 
@@ -113,7 +113,7 @@ class KnativePods:
             return list(pool.map(write_archive, self.project.toolset.programs))
 
     def apply(self, cluster: LocalCluster) -> None:
-        """Install the project; its pods start once nodes that have its images exist."""
+        """Install the project; its pods start once a node has its images."""
         for manifests in install.split_prerequisites(self.build_manifests()):
             install.apply_manifests(cluster, manifests)
             cluster.wait_for_crds()
@@ -121,11 +121,13 @@ class KnativePods:
     def wait_until_ready(self, cluster: LocalCluster) -> None:
         """Return when objects of the project can be created."""
         limit = f"--timeout={TIMEOUT_SECONDS}s"
-        namespace = self.project.namespace
-        cluster.kubectl("wait", "deployment", *self.awaited, "-n", namespace, "--for=condition=Available", limit)
+        cluster.kubectl(
+            *("wait", "deployment", *self.awaited_deployments, "-n", self.project.namespace),
+            *("--for=condition=Available", limit),
+        )
 
     def build_manifests(self) -> list[Manifest]:
-        """Return the project's objects, with only the image names and `settings` changed."""
+        """Return the project's manifests with local image names and with `settings` in their ConfigMaps."""
         text = yaml.safe_dump_all(self.project.load_manifests(frozenset()))
         text = KO_IMAGE.sub(lambda match: KNATIVE_IMAGE_NAME.format(match[1], match[2]), text)
         manifests = [*yaml.load_all(text, Loader=YAML_LOADER)]
@@ -139,11 +141,11 @@ EVENTING_ADDON = KnativePods(install.EVENTING, tuple(install.EVENTING.webhooks.v
 """Knative Eventing; its controllers become Ready 20 s after its webhooks."""
 SERVING = KnativePods(install.SERVING, ("activator", "autoscaler", "controller", "webhook"), SERVING_SETTINGS)
 TRAEFIK = ProgramPods("traefik", build.TRAEFIK, build.MODULES_DIR / "serving" / "traefik.yaml")
-"""Routes the requests to Knative Services, without Envoy."""
+"""The ingress that routes requests to Knative Services; it replaces the usual Envoy-based ingresses."""
 SERVING_ADDONS = (SERVING, TRAEFIK)
 """The add-ons that run Knative Services, in the order of their installation."""
 REGISTRY = ProgramPods("registry", build.REGISTRY, build.MODULES_DIR / "registry" / "registry.yaml", "daemonset")
-"""An OCI registry on each node, which requires a password, and from which the node pulls over HTTP."""
+"""An OCI registry on each node. It requires a password, and the node pulls images from it over HTTP."""
 REGISTRY_USER, REGISTRY_PASSWORD = "test", "test"
 PUSHED_IMAGE_NAME = f"{REGISTRY_HOST}/nodemaintenance"
 PULL_SECRET_PATCH: dict[str, Any] = {
@@ -154,7 +156,7 @@ PULL_SECRET_PATCH: dict[str, Any] = {
 
 
 def push_product_image(nodes: Iterable[RealNode], version: str = product_image.VERSION) -> str:
-    """Push the product's image, which the nodes have, to each node's registry; return its name with the tag."""
+    """Push the product's image from each node to the registry on that node; return the image's new name and tag."""
     name = f"{PUSHED_IMAGE_NAME}:v{version}"
     for node in nodes:
         node.push_image(product_image.IMAGE, name, f"{REGISTRY_USER}:{REGISTRY_PASSWORD}")
@@ -162,7 +164,7 @@ def push_product_image(nodes: Iterable[RealNode], version: str = product_image.V
 
 
 def create_pull_secret(cluster: LocalCluster, namespace: str) -> None:
-    """Create the Secret that `PULL_SECRET_PATCH` names."""
+    """Create the registry's image pull Secret, to which `PULL_SECRET_PATCH` refers."""
     login = (f"--docker-username={REGISTRY_USER}", f"--docker-password={REGISTRY_PASSWORD}")
     cluster.kubectl(
         "create",

@@ -29,12 +29,12 @@ from localcluster.servers import LOOPBACK, ServerFactory
 
 PORT_NAMES = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 NODE_BATCH_SIZE = 100
-"""Number of nodes created or deleted concurrently.
+"""Maximum number of nodes that are created or deleted concurrently.
 
 With more nodes, a busy API server may exceed the client's timeout of 10 s.
 """
 FAKE_NODE_TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
-"""The taint that keeps ordinary pods off kwok's fake nodes, so that they run on the real nodes."""
+"""The taint that keeps ordinary pods away from kwok's fake nodes, so that these pods run on the real nodes."""
 FAKE_NODE_TOLERATION = {"key": FAKE_NODE_TAINT["key"], "operator": "Exists"}
 """Lets a pod run on a fake node of a cluster with real nodes."""
 
@@ -42,11 +42,11 @@ FAKE_NODE_TOLERATION = {"key": FAKE_NODE_TAINT["key"], "operator": "Exists"}
 class LocalCluster(Startable):
     """A cluster in its own directory; several clusters can run concurrently.
 
-    The servers end with `stop()`, with the `with` block, or when the process that started them exits, even if it
-    crashes.
+    The servers stop on `stop()`, at the end of the `with` block, or when the process that started them exits, even if
+    it crashes.
 
     Args:
-        directory: An empty or absent directory.
+        directory: The directory for the cluster's files, which must be empty or not exist yet.
         nodes: The number of fake nodes to start with.
         audit: Whether the API server writes an audit log.
         flags: Additional flags of the API server.
@@ -89,7 +89,7 @@ class LocalCluster(Startable):
         self._wait_for_controllers()
 
     def stop(self) -> None:
-        """Stop all servers; the directory and its logs stay."""
+        """Stop all servers; the cluster's directory with its logs remains."""
         for client in self._clients.values():
             client.close()
         self._clients.clear()
@@ -104,7 +104,7 @@ class LocalCluster(Startable):
 
     @property
     def pki(self) -> Path:
-        """Return the directory of keys and certificates."""
+        """Return the directory with the cluster's keys and certificates."""
         return self._server_factory.certificate_file.parent
 
     @property
@@ -114,7 +114,7 @@ class LocalCluster(Startable):
 
     @property
     def certificate(self) -> str:
-        """Return the API server's certificate chain, which is also the bundle to trust."""
+        """Return the API server's certificate chain, which clients use as the CA bundle."""
         return self._server_factory.certificate_file.read_text()
 
     def get_token(self, user: str = access.ADMIN) -> str:
@@ -145,7 +145,7 @@ class LocalCluster(Startable):
     def watch(self, path: str, *, fields: str = "", timeout: float = 60.0) -> Iterator[Change]:
         """Follow a collection synchronously: yield existing objects, then each change (see `kube.client.list_watch`).
 
-        Raises `LocalClusterError` if nothing changes for `timeout`.
+        Raises `LocalClusterError` if no object changes for `timeout` seconds.
         """
         client = self.get_client()
         changes = follow(client.api, path, field_selector=fields)
@@ -181,9 +181,9 @@ class LocalCluster(Startable):
         self.kubectl("apply", "--server-side", *options, "-f", "-", input=text)
 
     def wait_for_crds(self, *crds: str) -> None:
-        """Wait until these CustomResourceDefinitions, or all without arguments, are Established.
+        """Wait until these CRDs are Established; without arguments, wait for all CRDs.
 
-        `kubectl wait` does the same, but fails on a CustomResourceDefinition so new that it has no conditions.
+        `kubectl wait` cannot be used, because it fails on a new CRD that has no conditions yet.
         """
         list_pending = partial(list_unestablished, self.get_client(), crds)
         try:
@@ -251,7 +251,7 @@ class LocalCluster(Startable):
         )
 
     def _wait_for_controllers(self) -> None:
-        """Wait for the controller manager, the scheduler, and the ServiceAccount that pods in `default` need."""
+        """Wait for the controller manager, the scheduler, and the ServiceAccount `default` in namespace `default`."""
         for name in ("kube-controller-manager", "kube-scheduler"):
             url = f"https://{LOOPBACK}:{self._ports[name]}/healthz"
             wait_until_ready(name, partial(is_responding, url, self._server_factory.certificate_file), self.servers)
@@ -271,7 +271,7 @@ class LocalCluster(Startable):
 
 @cache
 def _load_node_template() -> str:
-    """Return node.yaml as JSON, because it is parsed for each of up to a thousand nodes, and parsing YAML is slow."""
+    """Return node.yaml as JSON: it is parsed for each of up to a thousand nodes, and parsing YAML is slow."""
     return json.dumps(yaml.safe_load(Path(__file__).with_name("node.yaml").read_text()))
 
 
@@ -282,7 +282,7 @@ def _split_into_batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _build_node(name: str, is_tainted: bool) -> dict[str, Any]:
-    """Build a Node as a kubelet would register it; if `is_tainted`, with the taint of fake nodes."""
+    """Build a Node as a kubelet would register it; add the taint of fake nodes if `is_tainted`."""
     node: dict[str, Any] = json.loads(_load_node_template())
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     node["metadata"]["name"] = node["metadata"]["labels"]["kubernetes.io/hostname"] = name

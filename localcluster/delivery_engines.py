@@ -1,7 +1,7 @@
-"""The engines that `DELIVERY` can name: the binaries each needs, its API server flags, and how it installs the product.
+"""The engines that `DELIVERY` selects: each one's binaries, its API server flags, and how it installs the product.
 
-Importing this module is cheap: each engine is imported only when it is selected, and the product only when it is
-started.
+Importing this module is cheap: an engine's modules are imported when the engine is selected, and the product's modules
+when the product is started.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class RunningProduct(Protocol):
-    """The installed product.
+    """The installed product while it runs.
 
     Attributes:
         broker_url: The URL at which the broker accepts events.
-        functions_url: The base URL of the functions, each below its name; "" if each function has its own address.
+        functions_url: The base URL of the functions, with their names as paths; "" if each has its own address.
         journal: The file that stores the events.
     """
 
@@ -40,7 +40,7 @@ class RunningProduct(Protocol):
     journal: Path
 
     def get_function_url(self, name: str) -> str:
-        """Return the address of one function."""
+        """Return the URL of a function."""
 
     @property
     def servers(self) -> Sequence[Server]:
@@ -56,8 +56,8 @@ class Engine:
             and waits until it is ready.
         toolsets: The toolsets to build in addition to the Kubernetes servers.
         apiserver_flags: Additional flags of the API server.
-        check: Raises an error, before anything is started, for a problem that the user must fix.
-        addons: The add-ons to install as pods on the real nodes, which the engine then requires.
+        check: Checks the host's requirements before anything is started; raises `LocalClusterError` if one is missing.
+        addons: The add-ons to install as pods; an engine with add-ons requires real nodes.
     """
 
     create_product: Callable[[LocalCluster, Path, Components], AbstractContextManager[RunningProduct]]
@@ -74,7 +74,7 @@ class Engine:
         crds.fetch_crds(components)
 
     def create_cluster(self, directory: Path, nodes: int, real_nodes: int = 0) -> LocalCluster:
-        """Return a cluster for this engine, with support for this number of real nodes."""
+        """Return a cluster for this engine that supports this number of real nodes; it is not started yet."""
         from localcluster.cluster import LocalCluster
 
         return LocalCluster(directory, nodes, flags=self.apiserver_flags, real_nodes=real_nodes)
@@ -122,7 +122,7 @@ def _build_rabbitmq_engine() -> Engine:
 def _build_pods_engine() -> Engine:
     from localcluster.addons import APISERVER_FLAGS, EVENTING_ADDON
 
-    return Engine(_create_pod_product("plain"), (build.KNATIVE,), APISERVER_FLAGS, addons=(EVENTING_ADDON,))
+    return Engine(_build_pod_product_factory("plain"), (build.KNATIVE,), APISERVER_FLAGS, addons=(EVENTING_ADDON,))
 
 
 def _build_serving_engine() -> Engine:
@@ -130,11 +130,11 @@ def _build_serving_engine() -> Engine:
 
     toolsets = (build.KNATIVE, build.SERVING, build.TRAEFIK)
     addons = (EVENTING_ADDON, *SERVING_ADDONS)
-    return Engine(_create_pod_product("knative"), toolsets, APISERVER_FLAGS, addons=addons)
+    return Engine(_build_pod_product_factory("knative"), toolsets, APISERVER_FLAGS, addons=addons)
 
 
-def _create_pod_product(overlay: str) -> Callable[[LocalCluster, Path, Components], PodProduct]:
-    """Return a function that creates the product with a shipped overlay."""
+def _build_pod_product_factory(overlay: str) -> Callable[[LocalCluster, Path, Components], PodProduct]:
+    """Return a `create_product` callable that installs the product with the overlay of this name."""
 
     def create_product(cluster: LocalCluster, directory: Path, components: Components) -> PodProduct:
         from localcluster.knative.pod_install import PodProduct

@@ -22,14 +22,14 @@ class DataPlane(Protocol):
     """The processes that deliver the events.
 
     Attributes:
-        parts: The parts that can be started and killed separately, in start order.
+        parts: The names of the parts that can be started and killed separately, in start order.
     """
 
     parts: tuple[str, ...]
 
     @property
     def servers(self) -> Sequence[Server]:
-        """Return all processes."""
+        """Return the processes of all parts."""
 
     def start_part(self, name: str) -> None:
         """Start one part; return when it is ready."""
@@ -39,7 +39,7 @@ class DataPlane(Protocol):
 
 
 class EngineProduct(Startable):
-    """The product on an engine with a real broker; each part can be killed and restarted by its name.
+    """The product on an engine with a real broker; each of its parts can be killed and restarted by name.
 
     A subclass provides `planes`, fills `adapters`, and implements `_start_and_wait` and `route_triggers`.
 
@@ -67,15 +67,15 @@ class EngineProduct(Startable):
 
     @property
     def servers(self) -> list[Server]:
-        """Return all processes."""
+        """Return the processes of the broker, the functions and the source adapters."""
         return [*self.planes.servers, *self.functions.values(), *self.adapters.values()]
 
     def get_function_url(self, name: str) -> str:
-        """Return the address of a function's process."""
+        """Return the URL of a function's process."""
         return self._functions.get_url(name)
 
     def stop(self) -> None:
-        """Kill all processes in reverse order: sources, functions, broker. Undelivered events are discarded."""
+        """Kill all processes: source adapters first, then functions, then the broker. Undelivered events are lost."""
         kill_all(self.servers)
 
     def set_api_url(self, url: str) -> None:
@@ -101,7 +101,7 @@ class EngineProduct(Startable):
             self.planes.kill_part(name)
 
     def start_delivery(self) -> None:
-        """Start the stopped parts of the broker's data plane and of the sources; return when they are ready."""
+        """Start the broker's data plane and the source adapters where they are stopped; return when they are ready."""
         self.start_data_plane()
         watchers = [server for server in self.adapters.values() if "K_SOURCE_CONFIG" in server.env]
         for server in self.adapters.values():
@@ -110,27 +110,26 @@ class EngineProduct(Startable):
         start_and_wait_for_log(WATCHING_LOG_LINE, watchers)
 
     def kill_delivery(self) -> None:
-        """Kill the sources and the broker's data plane to simulate a crash."""
+        """Kill the source adapters and the broker's data plane to simulate a crash."""
         kill_all(list(self.adapters.values()))
         self.kill_data_plane()
 
     def route_triggers(self, get_url: Callable[[str], str]) -> None:
-        """Make every Trigger call its function at the address from `get_url`; the dead letter sinks do not change."""
+        """Make every Trigger call its function at the URL from `get_url`; the dead letter sinks do not change."""
         raise NotImplementedError
 
     def _render_manifests(
         self, *directories: Path, get_url: Callable[[str], str] | None = None
     ) -> list[dict[str, Any]]:
-        """Return the manifests rendered by kustomize, with addresses for the Triggers' subscribers.
+        """Render the manifests with kustomize, and set the URLs of the Triggers' subscribers.
 
         Args:
             directories: The directories to render.
-            get_url: Returns the address of a function; by default that of its process.
+            get_url: Returns a function's URL; the default is the URL of the function's process.
         """
         texts = [self._cluster.kubectl("kustomize", folder).stdout for folder in directories]
         bodies = [body for text in texts for body in yaml.load_all(text, Loader=YAML_LOADER)]
-        # The admission webhook is a local process, which `localcluster.admission` starts on every engine if it is
-        # enabled.
+        # The overlay's admission webhook is left out: `localcluster.admission` runs it as a local process.
         bodies = [body for body in bodies if not _belongs_to_admission(body)]
         return [self._functions.resolve_subscriber(body, get_url or self.get_function_url) for body in bodies]
 

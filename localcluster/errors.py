@@ -1,4 +1,4 @@
-"""The exception of this package: its message is one sentence for the user at the terminal."""
+"""The package's exception; its message is one sentence for a user at the terminal."""
 
 from __future__ import annotations
 

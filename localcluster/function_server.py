@@ -1,4 +1,4 @@
-"""The process that serves functions: gunicorn's command line and environment, the same on every engine."""
+"""Builds the process that serves functions: gunicorn's command line and environment, the same on every engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLEARED_ENV = {"DATABASE_URL": "", "GUNICORN_CMD_ARGS": ""}
 
 
 def build_command() -> list[str | Path]:
-    """Return the image's command as it runs on this host."""
+    """Return the image's command with this host's Python."""
     return [sys.executable, "-m", *GUNICORN_COMMAND]
 
 
@@ -37,7 +37,7 @@ class FunctionConfig:
         journal: The file or URL of the journal.
         record_url: The address of the function `record`.
         signing_key: The secret that signs events; "" disables signing.
-        token_file: The file with the token for the sink; the file may be absent. "" if a SinkBinding mounts the token.
+        token_file: The file with the sink's token, which may be absent; "" if a SinkBinding mounts the token.
     """
 
     sink_url: str

@@ -30,7 +30,7 @@ def list_functions(components: Components) -> tuple[str, ...]:
 DEFAULT_FUNCTIONS = list_functions(DEFAULT_COMPONENTS)
 """The functions that the project's overlays install."""
 TOKEN_FILE = "functions.token"  # noqa: S105 - a file name, not a token
-"""The token file of the SinkBinding `functions`, which exists if Knative authenticates senders."""
+"""The file with the token of the SinkBinding `functions`; the token exists if Knative authenticates senders."""
 
 
 class FunctionProcesses:
@@ -65,7 +65,7 @@ class FunctionProcesses:
         self.api_url = ""
 
     def get_url(self, name: str) -> str:
-        """Return the address of a function."""
+        """Return the URL of a function."""
         return f"http://{LOOPBACK}:{self._ports[name]}/"
 
     def launch(self, *names: str) -> None:
@@ -76,7 +76,7 @@ class FunctionProcesses:
             self.servers[name].start()
 
     def start(self, *names: str) -> None:
-        """Start these functions, or all without arguments; return when they respond and reach the API server."""
+        """Start these functions, or all without arguments; return when they respond and can reach the API server."""
         self.launch(*names)
         for name in names or self._ports:
             wait_until_ready(name, partial(is_ready, self.get_url(name)), [self.servers[name]], TIMEOUT_SECONDS)
@@ -87,10 +87,10 @@ class FunctionProcesses:
             self.servers[name].kill()
 
     def resolve_subscriber(self, manifest: dict[str, Any], get_url: Callable[[str], str]) -> dict[str, Any]:
-        """Replace the Service references of a Trigger with addresses; return any other object unchanged.
+        """Replace the Service references of a Trigger with URLs; return any other object unchanged.
 
         Args:
-            get_url: Returns the address for a Trigger's subscriber; dead letters always go to the function's process.
+            get_url: Returns the URL for a Trigger's subscriber; dead letters always go to the function's own process.
         """
         if manifest["kind"] == "Trigger":
             spec = manifest["spec"]

@@ -41,10 +41,10 @@ class Response:
 
 
 class Receiver:
-    """A server that accepts any path and records the requests in order of arrival.
+    """An HTTP server that accepts a POST to any path, and records the requests in order of arrival.
 
-    `answers[path]` builds the response for that path, and `default_answer` for all other paths. With `tls`, the server
-    uses HTTPS.
+    `answers[path]` builds the response for a path, and `default_answer` builds it for all other paths. With `tls`, the
+    server uses HTTPS.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        """Return the address of the server."""
+        """Return the base URL of the server."""
         return f"{self._scheme}://127.0.0.1:{self.port}"
 
     def handle(self, request: ReceivedRequest) -> Response:
@@ -122,13 +122,13 @@ class Receiver:
         return [request for request in list(self.requests) if request.path == path]
 
     def wait_until(self, predicate: Callable[[], bool]) -> None:
-        """Wait until `predicate` is true, which is checked after each request. Raises `TimeoutError`."""
+        """Wait until `predicate`, which is called after each request, returns true. Raises `TimeoutError`."""
         with self._changed:
             if not self._changed.wait_for(predicate, TIMEOUT_SECONDS):
                 raise TimeoutError(f"received only {[(request.path, request.id) for request in self.requests]}")
 
     def wait_for_requests(self, path: str, count: int = 1) -> list[ReceivedRequest]:
-        """Wait for `count` requests for this path, and return all requests for it."""
+        """Wait for `count` requests with this path; return all requests with this path."""
         self.wait_until(lambda: len(self.list_requests(path)) >= count)
         return self.list_requests(path)
 

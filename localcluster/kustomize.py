@@ -1,4 +1,4 @@
-"""Renders directories with kustomize, and writes YAML files for the generators that start from the result."""
+"""Renders directories with kustomize, and writes YAML files for the generators that process the rendered objects."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from localcluster.programs import build
 
 
 def render_directory(directory: Path) -> str:
-    """Return the objects of a kustomization as YAML. Raises `CalledProcessError` if kustomize rejects it."""
+    """Render a kustomization as YAML. Raises `CalledProcessError` if kustomize rejects the kustomization."""
     command = [str(build.ensure_programs() / "kubectl"), "kustomize", str(directory)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 class BlockDumper(yaml.SafeDumper):
-    """Writes texts of several lines as block scalars, and no anchors, which a part of a file would lack."""
+    """A YAML dumper that writes multi-line strings as block scalars, and repeats values instead of using aliases."""
 
     def ignore_aliases(self, data: object) -> bool:
-        """Return True: values that occur twice are written twice."""
+        """Return True, so that a value that occurs twice is written twice and each document is complete."""
         return True
 
 

@@ -1,8 +1,8 @@
-"""Runs a program that the kernel kills when its owner dies: `python pdeathsig.py OWNER_PID PROGRAM [ARG...]`.
+"""Runs a program that the kernel kills when its owner process dies: `python pdeathsig.py OWNER_PID PROGRAM [ARG...]`.
 
-`processes` starts this program. The program is separate because the setting must be made in the child, and running
-Python code between fork and exec is unsafe. Only Linux supports the setting; on other systems the servers of a killed
-owner keep running.
+The module `processes` starts this program. It is a separate program because the child process itself must make the
+system call, and Python code must not run between fork and exec. Only Linux has this system call. On other systems, the
+servers keep running after their owner process is killed.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import os
 import signal
 import sys
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h; the setting survives exec
+PR_SET_PDEATHSIG = 1  # From linux/prctl.h. The parent-death signal stays set after exec.
 
 
 def main(owner_pid: int, command: list[str]) -> None:
-    """Make the kernel send SIGKILL to this process when the owner dies, then exec the program."""
+    """Make the kernel send SIGKILL to this process when its owner process dies, then exec the program."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):

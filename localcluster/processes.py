@@ -1,4 +1,4 @@
-"""Servers as child processes: each in its own session, with a log file, and killed when its owner dies."""
+"""Runs servers as child processes. Each has its own session and log file, and is killed when its owner process dies."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from localcluster.errors import LocalClusterError
 PDEATHSIG_PROGRAM = Path(__file__).with_name("pdeathsig.py")
 POLL_SECONDS = 0.02
 POLL_BACKOFF_FACTOR, MAX_POLL_SECONDS = 4, 0.5
-"""The poll interval is this multiple of the last probe's duration, up to the maximum in seconds."""
+"""The next probe follows after the last probe's duration times this factor, at most after this number of seconds."""
 STOP_TIMEOUT_SECONDS = 5.0
-# These ports are below the kernel's ephemeral range, so that no outgoing connection uses a port before its server.
+# These ports are below the kernel's ephemeral range, so that an outgoing connection never uses a reserved port.
 PORT_RANGE = range(20_000, 32_000)
 
-# The kernel sends the parent-death signal when the forking thread ends, so a thread that never ends does all forks.
+# The kernel sends the parent-death signal when the forking thread ends, so one thread that never ends does all forks.
 _forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="forker")
 # Start the thread now: a signal handler that raises during the first use would leave a thread that blocks the exit.
 _forker.submit(os.getpid).result()
-# The ports that this process has handed out, each reserved by an abstract socket, which the kernel frees with the
-# process. Until a server listens, nothing else shows other processes that its port is taken.
+# Abstract sockets that reserve the ports which this process has handed out; the kernel removes them when the process
+# exits. Other processes cannot otherwise see that a port is taken before a server listens on it.
 _port_reservations: list[socket.socket] = []
 # File descriptors that every child inherits besides its log. A lock on such a file is held while any child is alive
 # (see `up.state_directory`).
@@ -40,7 +40,7 @@ inherited_fds: list[int] = []
 
 
 def reserve_port() -> int:
-    """Return a free port on 127.0.0.1 that no running process has reserved with this function."""
+    """Return a free port on 127.0.0.1, and reserve it for this process; concurrent calls get different ports."""
     for port in random.sample(PORT_RANGE, k=200):
         reservation = socket.socket(socket.AF_UNIX)
         with contextlib.suppress(OSError), socket.socket() as probe:
@@ -65,14 +65,14 @@ StartableType = TypeVar("StartableType", bound="Startable")
 
 
 class Startable:
-    """Base class for context managers that start processes on entry and stop them on exit.
+    """Base class of context managers that start processes on entry and stop them on exit.
 
     If the start fails, everything that was started is stopped. A subclass implements `_start_and_wait`, and `stop`,
     which must work at any stage of a start.
     """
 
     def start(self) -> None:
-        """Start everything; return when it is ready."""
+        """Start all processes; return when they are ready."""
         try:
             self._start_and_wait()
         except BaseException:
@@ -83,7 +83,7 @@ class Startable:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Stop everything that was started."""
+        """Stop all processes that were started."""
         raise NotImplementedError
 
     def __enter__(self: StartableType) -> StartableType:
@@ -96,18 +96,18 @@ class Startable:
         self.stop()
 
 
-# Many small Go processes share few cores here. With Go's default, a sixth of their time went into garbage collection.
+# Many small Go processes share a few cores. With Go's default, garbage collection took a sixth of their CPU time.
 GO_ENV = {"GOGC": "400"}
 
 
 class Server:
-    """A server process that can be started, stopped and restarted with the same command line. Thread-safe.
+    """A server process that can be stopped, and restarted with the same command line. Thread-safe.
 
     Attributes:
-        process: The latest process.
-        should_run: Set from `start` until `kill` or `stop`, even if the process exits in between.
-        may_restart: Returns whether a restart after an unexpected exit may happen now; false if a server that must
-            start first is not ready.
+        process: The most recently started process.
+        should_run: Set by `start`, and cleared by `kill` and `stop`; stays set if the process exits unexpectedly.
+        may_restart: Returns whether the process may be restarted now after an unexpected exit; returns False while
+            another server that must start first is not ready.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Return the process id, which is also the id of its session and process group."""
+        """Return the process id, which is also the session id and the process group id."""
         if self.process is None:
             raise LocalClusterError(f'server "{self.name}" was not started')
         return self.process.pid
@@ -147,14 +147,14 @@ class Server:
             self.should_run.set()
 
     def restart(self) -> bool:
-        """Start the process if it exited unexpectedly; return whether it now runs. Raises `OSError` if it cannot."""
+        """Start the process again if it exited unexpectedly; return whether it runs. Raises `OSError` if it cannot."""
         with self._lock:
             if self.should_run.is_set():
                 self._launch()
             return self.should_run.is_set()
 
     def wait_for_start(self) -> subprocess.Popen[bytes]:
-        """Wait until the server is started; return its process, which may have exited again."""
+        """Wait until the server is started, and return its process, which may have exited in the meantime."""
         self.should_run.wait()
         if self.process is None:
             raise LocalClusterError(f'server "{self.name}" was not started')
@@ -162,7 +162,7 @@ class Server:
 
     def _launch(self) -> None:
         if not self.is_alive:
-            self.send_signal(signal.SIGKILL)  # A worker may outlive its parent and still use the port.
+            self.send_signal(signal.SIGKILL)  # A worker may outlive its parent process, and still use the port.
             self.process = _forker.submit(self._fork).result()
 
     def _fork(self) -> subprocess.Popen[bytes]:
@@ -195,7 +195,7 @@ class Server:
                 self.process.wait()
 
     def stop(self, timeout: float = STOP_TIMEOUT_SECONDS) -> None:
-        """Send SIGTERM to the process, wait for it until `timeout`, and kill its remaining process group."""
+        """Send SIGTERM, wait at most `timeout` seconds for the process, then kill its process group."""
         with self._lock:
             self.should_run.clear()
             if self.process is None:
@@ -215,7 +215,7 @@ class Server:
 def wait_until_ready(
     name: str, is_ready: Callable[[], bool], servers: Sequence[Server], timeout: float = 180.0
 ) -> None:
-    """Return as soon as `is_ready()` is true. Raises `LocalClusterError` if a server exits, or at the timeout."""
+    """Wait until `is_ready()` returns true. Raises `LocalClusterError` if a server exits, or after the timeout."""
     deadline = time.monotonic() + timeout
     while True:
         probed_at = time.monotonic()
@@ -227,8 +227,7 @@ def wait_until_ready(
         if time.monotonic() > deadline:
             tails = [server.describe_log_tail() for server in servers]
             raise LocalClusterError("; ".join([f"{name}: not ready after {timeout:.0f} s", *tails]))
-        # A probe may cost both sides a TLS handshake; on few cores, constant polling would slow down the server's
-        # start.
+        # A probe may cost a TLS handshake; on a few cores, constant polling would slow down the server's start.
         time.sleep(max(POLL_SECONDS, min(POLL_BACKOFF_FACTOR * (time.monotonic() - probed_at), MAX_POLL_SECONDS)))
 
 
@@ -248,7 +247,7 @@ def start_and_wait_for_log(log_line: str, servers: Iterable[Server]) -> None:
 
 
 class _LogContains:
-    """Checks whether a log contains a text after a given position."""
+    """Callable that returns whether a log contains a text after a given position."""
 
     def __init__(self, text: str, log: Path, position: int) -> None:
         self._text, self._log, self._position = text.encode(), log, position

@@ -1,4 +1,4 @@
-"""The product on a local cluster: applies its manifests; runs its functions and the local delivery as two processes."""
+"""The product on a local cluster: applies its manifests, and runs the functions and the local delivery as processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MUTEX_RESOURCES = ("mutexrules", "mutextargets", "mutexrunconfigs")
 
 
 def list_trigger_and_source_manifests(components: selection.Components) -> tuple[Path, ...]:
-    """Return the manifests of the Triggers and sources for these components."""
+    """Return the manifests that contain the Triggers and sources of these components."""
     names = [name for name in (selection.CERTIFICATES, *selection.OPT_IN_COMPONENTS) if name in components]
     return (*FLOW_MANIFESTS, *(COMPONENTS_DIR / name / "eventing.yaml" for name in names))
 
@@ -32,12 +32,12 @@ def list_trigger_and_source_manifests(components: selection.Components) -> tuple
 def install_manifests(
     cluster: LocalCluster, *, with_v1alpha1: bool = False, components: selection.Components = ()
 ) -> None:
-    """Apply the CRDs, namespaces and RBAC; return when the kinds are served.
+    """Apply the CRDs, namespaces and RBAC objects; return when the API server serves the CRDs' kinds.
 
-    For each optional component in `components`, also apply its CRDs and the RBAC of its sources, if it has any.
+    For each optional component in `components`, also apply its CRDs, and the RBAC objects of its sources, if any.
 
     Args:
-        with_v1alpha1: Whether to also apply the CRD of the oldest API version.
+        with_v1alpha1: Whether to also apply the CRD of the oldest API version, v1alpha1.
         components: The installed components.
     """
     cluster.kubectl("apply", "--server-side", "-k", INSTALL_DIR)
@@ -47,22 +47,22 @@ def install_manifests(
         if component in components:
             cluster.kubectl("apply", "--server-side", "-k", COMPONENTS_DIR / component / "local")
     cluster.wait_for_crds()
-    for group in ("medik8s", "kubevirt"):  # An Established kind is served with a delay; kubectl retries.
+    for group in ("medik8s", "kubevirt"):  # The API server serves an Established kind with a delay; kubectl retries.
         cluster.kubectl("get", f"nodemaintenances.nodemaintenance.{group}.io")
     for kind in MUTEX_RESOURCES if selection.MUTEX in components else ():
         cluster.kubectl("get", kind, "-A")
 
 
 class Product(Startable):
-    """The functions and the local delivery, which replaces Knative; each can be stopped, killed and restarted.
+    """The functions and the local delivery as two processes; each can be stopped, killed and restarted.
 
     Both processes keep their ports across restarts.
 
     Args:
         cluster: A cluster with the manifests installed.
         directory: The directory for logs and databases.
-        subscriber_url: The URL at which the delivery calls the functions; by default their own URL.
-        api_url: The URL that replaces the API server's for the functions, for example a proxy's.
+        subscriber_url: The URL at which the local delivery calls the functions; the default is the functions' own URL.
+        api_url: The URL at which the functions call the API server, for example a proxy's; "" for the server's own URL.
         flow_manifests: The manifests of the Triggers and sources.
     """
 
@@ -110,12 +110,12 @@ class Product(Startable):
         return Server("delivery", command, self.delivery_log, environment, ROOT)
 
     def get_function_url(self, name: str) -> str:
-        """Return the address of one function."""
+        """Return the URL of a function."""
         return f"{self.functions_url}/{name}"
 
     @property
     def servers(self) -> list[Server]:
-        """Return both processes."""
+        """Return the functions' process and the local delivery's process."""
         return [self.functions, self.delivery]
 
     def _start_and_wait(self) -> None:
@@ -126,7 +126,7 @@ class Product(Startable):
         self._wait_until_ready(self.delivery, self.broker_url)
 
     def wait_until_delivered(self) -> None:
-        """Wait until all events have been delivered."""
+        """Wait until the local delivery's outbox is empty: all events have been delivered."""
         with closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)) as outbox:
             wait_until_ready(
                 "an empty outbox",
@@ -135,7 +135,7 @@ class Product(Startable):
             )
 
     def stop(self) -> None:
-        """Stop both processes gracefully, the delivery first."""
+        """Stop both processes gracefully, the local delivery first."""
         self.delivery.stop()
         self.functions.stop()
 
@@ -145,7 +145,7 @@ class Product(Startable):
         self._wait_until_ready(self.functions, self.functions_url)
 
     def start_delivery(self) -> None:
-        """Start the delivery; return when it is ready."""
+        """Start the local delivery; return when it is ready."""
         self.delivery.start()
         self._wait_until_ready(self.delivery, self.broker_url)
 
@@ -159,7 +159,7 @@ class Product(Startable):
         self.functions.kill()
 
     def kill_delivery(self) -> None:
-        """Kill the delivery to simulate a crash."""
+        """Kill the local delivery to simulate a crash."""
         self.delivery.kill()
 
     def _wait_until_ready(self, server: Server, url: str) -> None:
@@ -167,7 +167,7 @@ class Product(Startable):
 
 
 def start_product(cluster: LocalCluster, directory: Path) -> Product:
-    """Start the functions and the delivery for a cluster; return when both are ready."""
+    """Start the functions and the local delivery for a cluster; return when both are ready."""
     product = Product(cluster, directory)
     product.start()
     return product

@@ -1,4 +1,4 @@
-"""Builds the command line of each server; `cluster` starts the servers."""
+"""Builds the processes of the cluster's servers; `cluster` starts them."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ ROOT = HERE.parent
 LOOPBACK = "127.0.0.1"
 # A proxy in the environment is for external hosts, not for this host.
 NO_PROXY_LOCAL_ENV = {"NO_PROXY": f"{LOOPBACK},localhost", "no_proxy": f"{LOOPBACK},localhost"}
-# The API server must not use a proxy at all: the names and addresses of Services, pods and nodes are local, too.
+# The API server must not use a proxy at all, because it also calls Services, pods and nodes by their local addresses.
 NO_PROXY_ALL_ENV = {"NO_PROXY": "*", "no_proxy": "*"}
 SERVICE_CIDR = "10.0.0.0/24"
 POD_CIDR = "10.64.0.0/12"
-# Fake nodes are never lost, so they need no Lease. If kwok is killed and restarted, a Lease would also keep the new
+# Fake nodes are never lost, so they need no Lease. If kwok is killed and restarted, a Lease would also prevent the new
 # process from managing the node until the Lease expires.
 FAKE_NODE_LEASE_SECONDS = 0
 NODE_MONITOR_GRACE = "24h"
-# In a cluster with real nodes, which can be lost, the fake nodes have the same Leases as the real ones.
+# A cluster with real nodes, which can be lost, needs Leases for all nodes: kwok and the kubelets renew them alike.
 LEASE_SECONDS, REAL_NODE_MONITOR_GRACE = 40, "40s"
-# Tests create and delete objects in bursts; the default limits (20 to 50 requests per second) would slow the servers.
+# Tests create and delete objects in bursts. The default client limits (20 to 50 requests per second) would delay them.
 CLIENT_RATE_FLAGS = ("--kube-api-qps=500", "--kube-api-burst=1000")
 
 
 class ServerFactory:
-    """Builds the server processes of one cluster.
+    """Builds the processes of one cluster's servers, each with its command line and log file.
 
     Args:
         programs: The directory of the built binaries.
         directory: The cluster's directory.
         ports: The port of each server.
-        audit_enabled: Whether the API server writes an audit log.
+        audit_enabled: Whether the API server must write an audit log.
         apiserver_flags: Additional flags of the API server.
-        has_real_nodes: Whether the cluster has real nodes.
+        has_real_nodes: Whether the cluster has real nodes besides kwok's fake nodes.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ServerFactory:
         self.audit_enabled = audit_enabled
         self.apiserver_flags = tuple(apiserver_flags)
         self.has_real_nodes = has_real_nodes
-        """Whether the cluster has real nodes besides those of kwok."""
+        """Whether the cluster has real nodes besides kwok's fake nodes."""
         self.certificate_file = directory / "pki" / "apiserver.crt"
         self.key_file = directory / "pki" / "apiserver.key"
         self.service_account_key_file = directory / "pki" / "service-account.key"
@@ -66,7 +66,7 @@ class ServerFactory:
         return Server(program, [self.programs / program, *arguments], self.directory / f"{program}.log", env)
 
     def build_etcd(self) -> Server:
-        """Return the etcd server: one member, without fsync, since the data is not needed after a crash."""
+        """Build etcd's process: one member, without fsync, because the data is not needed after a crash."""
         client, peer = (self._build_etcd_url(name) for name in ("etcd", "etcd-peer"))
         return self._build_server(
             "etcd",
@@ -78,8 +78,8 @@ class ServerFactory:
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=local={peer}",
             "--unsafe-no-fsync",
-            # The intervals are in milliseconds. A single member has no followers to keep alive. It elects itself after
-            # one heartbeat interval, and each heartbeat costs CPU time.
+            # Both intervals are in milliseconds. A single member has no followers to keep alive, and each heartbeat
+            # costs CPU time. The member elects itself after one heartbeat interval.
             "--heartbeat-interval=100",
             "--election-timeout=500",
             "--log-level=warn",
@@ -90,7 +90,7 @@ class ServerFactory:
         return f"{'https' if self.has_real_nodes else 'http'}://{LOOPBACK}:{self.ports[port_name]}"
 
     def build_apiserver(self) -> Server:
-        """Return the kube-apiserver: with RBAC, static tokens and, if enabled, an audit log."""
+        """Build kube-apiserver's process, with RBAC, static tokens and, if enabled, an audit log."""
         return self._build_server(
             "kube-apiserver",
             f"--etcd-servers={self._build_etcd_url('etcd')}",
@@ -111,8 +111,7 @@ class ServerFactory:
                 if self.has_real_nodes
                 else ("--authorization-mode=RBAC",)
             ),
-            # OpenShift enables this plugin by default: setting a blocking owner reference requires permission to delete
-            # the owner.
+            # As on OpenShift, setting a blocking owner reference requires the permission to delete the owner.
             "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
             "--allow-privileged=true",
             "--profiling=false",
@@ -126,14 +125,14 @@ class ServerFactory:
             f"--audit-policy-file={HERE / 'audit-policy.yaml'}",
             f"--audit-log-path={self.audit_log}",
             "--audit-log-mode=blocking",  # The API server writes each line before it responds.
-            "--audit-log-maxsize=2000",  # MB: one file for the whole lifetime of a cluster
+            "--audit-log-maxsize=2000",  # In MB; large enough that the log is never rotated.
         )
 
     def build_controller_manager(self) -> Server:
-        """Return the kube-controller-manager, with two of its controllers disabled.
+        """Build kube-controller-manager's process, with two controllers disabled.
 
-        The taint eviction controller would evict pods itself. The TTL controller writes an annotation to each node for
-        its kubelet, which fake nodes do not have.
+        The taint eviction controller would itself evict pods from tainted nodes. The TTL controller writes to each node
+        an annotation that only kubelets use.
         """
         return self._build_server(
             "kube-controller-manager",
@@ -147,7 +146,7 @@ class ServerFactory:
         )
 
     def build_scheduler(self) -> Server:
-        """Return the kube-scheduler."""
+        """Build kube-scheduler's process."""
         return self._build_server("kube-scheduler", *self._build_client_flags("kube-scheduler", access.SCHEDULER))
 
     def _build_client_flags(self, program: str, user: str) -> tuple[str, ...]:
@@ -163,7 +162,7 @@ class ServerFactory:
         )
 
     def build_kwok(self) -> Server:
-        """Return kwok, the fake kubelet of all fake nodes; it listens on no port."""
+        """Build the process of kwok, which acts as the kubelet of all fake nodes; it listens on no port."""
         stages = sorted((HERE / "stages").glob("*.yaml"))
         return self._build_server(
             "kwok",

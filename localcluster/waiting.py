@@ -1,8 +1,8 @@
 """Functions that wait, with a watch, until objects on the API server satisfy a predicate.
 
 An idle API server takes up to a tenth of a second to list the latest state. Reading one object, or starting a watch at
-a known version, takes a millisecond. Tests wait thousands of times, so these functions list only if no version is
-known.
+a known resourceVersion, takes a millisecond. Tests wait thousands of times, so these functions list objects only if no
+resourceVersion is known.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from kube.client.sync_client import SyncClient
 from kube.paths import Object
 
 DEFAULT_TIMEOUT_SECONDS = 120.0
-"""Default timeout of a wait, long enough for a busy machine; the expected state usually occurs within a second."""
+"""Default timeout of a wait, long enough for a busy machine; usually, the wait ends within a second."""
 T = TypeVar("T")
 Predicate = Callable[[dict[str, Object]], bool]
 
 
 def retry_action(action: Callable[[], object], wait: Callable[[], T], seconds: float) -> T:
-    """Call `action`, then `wait`, and repeat both while `wait` raises `TimeoutError`; return the result of `wait`.
+    """Call `action`, then `wait`; repeat both while `wait` raises `TimeoutError`, and return the result of `wait`.
 
-    Raises the last `TimeoutError` after `seconds`.
+    After `seconds`, the next `TimeoutError` is raised.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -43,7 +43,7 @@ def retry_action(action: Callable[[], object], wait: Callable[[], T], seconds: f
 
 
 async def run_until_set(stop_event: threading.Event, *coroutines: Coroutine[Any, Any, None]) -> None:
-    """Run endless coroutines concurrently until `stop_event` is set; raise the error of a coroutine that fails."""
+    """Run endless coroutines concurrently until `stop_event` is set. If one of them fails, raise its error."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     while not (stop_event.is_set() or any(task.done() for task in tasks)):
         await asyncio.sleep(0.05)
@@ -56,19 +56,19 @@ async def run_until_set(stop_event: threading.Event, *coroutines: Coroutine[Any,
 
 
 class KnownState:
-    """The known state of a collection: its objects, and the resourceVersion at which a watch starts.
+    """The known state of a collection: its objects, and the resourceVersion from which to watch.
 
-    The default version is the oldest resourceVersion of the objects.
+    `version` defaults to the lowest resourceVersion of the objects.
     """
 
     def __init__(self, objects: Iterable[Object], version: str = "") -> None:
         self.objects = {obj["metadata"]["name"]: obj for obj in objects}
-        self.version = version or str(min(map(_get_version, self.objects.values())))
+        self.version = version or str(min(map(_get_resource_version, self.objects.values())))
 
     def apply_event(self, event_type: str, obj: Object) -> bool:
-        """Apply a watch event; return whether it is newer than the known state.
+        """Apply a watch event; return whether the event is newer than the known state.
 
-        The watch starts at the version of the oldest object, so it repeats events that are already known.
+        The watch starts at the oldest object's resourceVersion, so it repeats events that are already known.
         """
         if event_type == "BOOKMARK":
             return False
@@ -76,13 +76,13 @@ class KnownState:
         if event_type == "DELETED":
             return self.objects.pop(name, None) is not None
         known_object = self.objects.get(name)
-        if known_object is not None and _get_version(obj) <= _get_version(known_object):
+        if known_object is not None and _get_resource_version(obj) <= _get_resource_version(known_object):
             return False
         self.objects[name] = obj
         return True
 
 
-def _get_version(obj: Object) -> int:
+def _get_resource_version(obj: Object) -> int:
     return int(obj["metadata"]["resourceVersion"])
 
 
@@ -94,10 +94,10 @@ def wait_for_object(
 ) -> Object:
     """Wait until the object at `path` satisfies `predicate`; return the object, or {} if it does not exist.
 
-    The predicate gets None for an object that does not exist. Raises `TimeoutError`.
+    If the object does not exist, the predicate is called with None. Raises `TimeoutError` after `seconds`.
     """
     collection, _, name = path.rpartition("/")
-    current = _read_current(client, path)
+    current = _read_current_object(client, path)
     if current is not None and predicate(current.get(name)):
         return current.get(name, {})
     objects_by_name = wait_for_collection(
@@ -111,8 +111,8 @@ def wait_for_object(
     return objects_by_name.get(name, {})
 
 
-def _read_current(client: SyncClient, path: str) -> dict[str, Object] | None:
-    """Return name → object for the object at `path`; {} if it does not exist, None if the server is unavailable."""
+def _read_current_object(client: SyncClient, path: str) -> dict[str, Object] | None:
+    """Return the object at `path` by its name, {} if it does not exist, or None if the API server is unavailable."""
     try:
         obj = client.get(path)
     except NotFound:
@@ -132,9 +132,10 @@ def wait_for_collection(
     labels: str = "",
     known_state: KnownState | None = None,
 ) -> dict[str, Object]:
-    """Wait until the objects at `path` satisfy `predicate`, which gets them by name; return them by name.
+    """Wait until `predicate` is true for the collection at `path`; return the collection's objects by name.
 
-    If `known_state` is given, only later changes are checked. Raises `TimeoutError`.
+    The predicate is called with the objects by name. If `known_state` is given, only later changes are checked. Raises
+    `TimeoutError` after `seconds`.
     """
     collection_wait = _CollectionWait(client.api, path, predicate, fields, labels)
     try:
@@ -145,7 +146,7 @@ def wait_for_collection(
 
 
 class _CollectionWait:
-    """A wait for a collection; `state` is the collection's latest known state, as objects by name."""
+    """One wait for a collection; `state` contains the collection's latest objects by name."""
 
     def __init__(self, api: Api, path: str, predicate: Predicate, fields: str, labels: str) -> None:
         self._api, self._path, self._predicate = api, path, predicate
@@ -158,9 +159,9 @@ class _CollectionWait:
             await self._wait_with_list()
 
     async def _wait_with_watch(self, known_state: KnownState) -> bool:
-        """Watch from the known version until the predicate is satisfied; return False if the watch ends before that.
+        """Watch from the known resourceVersion until the predicate is true; return False if the watch ends earlier.
 
-        A watch ends early if its version has expired, for example.
+        A watch ends early, for example, if its resourceVersion has expired.
         """
         self.state = known_state.objects
         watch = self._api.watch(

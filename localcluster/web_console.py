@@ -1,4 +1,4 @@
-"""The web console as a process next to the product, for the administrator of the local cluster."""
+"""Runs the web console as a process, with the permissions of the local cluster's administrator."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ TIMEOUT_SECONDS = 30
 
 
 class WebConsole(Startable):
-    """`kubectl maintenance console` on its own port; by default every user of this host acts as the administrator.
+    """The process `kubectl maintenance console`; by default, every user of this host acts as the administrator.
 
     Args:
-        cluster: A cluster with the product on it.
+        cluster: A cluster on which the product is installed.
         directory: The directory for the log.
-        options: Further options of the command.
-        functions_url: The base URL of the functions, each below its name; "" if their Triggers have the addresses.
+        options: Additional options of the command.
+        functions_url: The base URL of the functions, with their names as paths; "" if the Triggers contain their URLs.
         broker_url: The broker's URL.
-        user: The Kubernetes user that the console acts as.
-        address: The address to listen on.
+        user: The Kubernetes user as which the console acts.
+        address: The address on which the console listens.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class WebConsole(Startable):
         )
 
     def _start_and_wait(self) -> None:
-        """Start the console; return when it has read the cluster's state."""
+        """Start the console; return when it has read the cluster's state and serves pages."""
         self.server.start()
         wait_until_ready("the console", lambda: is_ready(self.url), [self.server], TIMEOUT_SECONDS)
 
     def stop(self) -> None:
-        """Kill the console; it holds no state."""
+        """Kill the console, which has no state to save."""
         self.server.kill()

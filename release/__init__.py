@@ -1,1 +1,1 @@
-"""Packages the product for distribution: OLM's bundle and catalog, and the files of a release."""
+"""Packages the product for distribution: the bundle and catalog for OLM, and the files of a release."""

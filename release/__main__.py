@@ -1,4 +1,4 @@
-"""Command line `python -m release`, which the Makefile calls: releases a version, or builds the files of a release."""
+"""Command line `python -m release`, which the Makefile calls: releases a version, or builds a release's files."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ WITHOUT_IMAGE = "image"
 
 @click.command()
 @click.argument("version", default="")
-@click.option("--image", default="", help="Repository of the image, with its registry.")
-@click.option("--url", default="", help="Address from which users will download the files; krew's manifest needs it.")
-@click.option("--without", type=click.Choice(["", WITHOUT_IMAGE]), default="", help="Part to leave out.")
-@click.option("--files-only", is_flag=True, help="Build the files of the current commit, and create no tag.")
+@click.option("--image", default="", help="Repository of the image, including its registry.")
+@click.option("--url", default="", help="URL from which users will download the files; krew's manifest needs it.")
+@click.option("--without", type=click.Choice(["", WITHOUT_IMAGE]), default="", help="Part of the release to omit.")
+@click.option("--files-only", is_flag=True, help="Build the files of the current commit, without a tag.")
 def main(version: str, image: str, url: str, without: str, files_only: bool) -> None:
-    """Release VERSION: commit the version, build its files into build/release/VERSION, and create its tag."""
+    """Release VERSION: commit the version, build the release's files into build/release/VERSION, and create its tag."""
     options = Options(image, url, without != WITHOUT_IMAGE)
     try:
         if not version:

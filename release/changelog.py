@@ -1,4 +1,4 @@
-"""Reads and dates the section of a version in `CHANGELOG.md`. Pure functions."""
+"""Reads a version's section in `CHANGELOG.md`, and sets its date. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from release.errors import ReleaseError
 
 FILE_NAME = "CHANGELOG.md"
 UNRELEASED = "not released yet"
-"""The text in the place of the date in the heading of a version that is not released yet."""
+"""The text that replaces the date in the heading of an unreleased version."""
 
 
 def read_section(text: str, version: str) -> str:
-    """Return the entries of a version's section, without its heading; a candidate may have the release's section.
+    """Return the entries in a version's section, without the heading; a candidate may use its release's section.
 
-    Raises `ReleaseError` if there is no section, or if it is empty.
+    Raises `ReleaseError` if the section does not exist or is empty.
     """
     release = version.partition("-")[0]
     for number in (version, release):
@@ -29,7 +29,7 @@ def read_section(text: str, version: str) -> str:
 
 
 def set_date(text: str, version: str, date: str) -> str:
-    """Return the changelog with the date in the heading of a version; the section of another version is unchanged."""
+    """Return the changelog with this date in the version's heading; unchanged if the version has no section."""
     heading = _find_heading(text, version)
     return f"{text[: heading.start()]}## {version} - {date}{text[heading.end() :]}" if heading else text
 

@@ -1,7 +1,7 @@
 """Releases a version: checks the work tree, commits the version, builds the files and creates the tag.
 
-A release is prepared in a temporary checkout, so that a failure changes nothing. It contacts no other repository: the
-maintainer pushes the branch and the tag.
+A release is prepared in a temporary checkout, so that a failure changes nothing. The process contacts no other
+repository: the maintainer pushes the branch and the tag.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ OUTPUT_DIR = Path("build") / "release"
 
 
 def release(root: Path, version: str, options: Options) -> Path:
-    """Release a version from the current commit, and return the directory of its files.
+    """Release a version from the current commit, and return the directory of the release's files.
 
-    The current branch gets one commit with the version, which has the tag. Raises `ReleaseError`, without any change,
-    if the version cannot be released or a file cannot be built.
+    The function adds one commit, which sets the version, to the current branch, and tags it. Raises `ReleaseError`,
+    without any change, if the version cannot be released or a file cannot be built.
     """
-    tag, notes = _check(root, version)
+    tag, notes = _check_release(root, version)
     check_no_tag(root, tag)
     with add_checkout(root) as checkout:
         _write_version(checkout, version)
@@ -44,11 +44,11 @@ def release(root: Path, version: str, options: Options) -> Path:
 
 
 def build_files(root: Path, version: str, options: Options) -> Path:
-    """Build the files of the current commit, which must have the version, and return their directory.
+    """Build a release's files from the current commit, which must have this version; return the files' directory.
 
     Raises `ReleaseError` if the work tree has changes, if its version differs, or if a file cannot be built.
     """
-    _, notes = _check(root, version)
+    _, notes = _check_release(root, version)
     current = read_version(root)
     if current != version:
         raise ReleaseError(f"this commit has version {current}, not {version}: check out the tag v{version}")
@@ -57,15 +57,15 @@ def build_files(root: Path, version: str, options: Options) -> Path:
     return root / OUTPUT_DIR / version
 
 
-def _check(root: Path, version: str) -> tuple[str, str]:
-    """Return a version's tag and release notes. Raises `ReleaseError` if the version or the work tree is not ready."""
+def _check_release(root: Path, version: str) -> tuple[str, str]:
+    """Return a version's tag and release notes. Raises `ReleaseError` if the version cannot be released."""
     check_version(version)
     check_clean(root)
     return f"v{version}", changelog.read_section((root / changelog.FILE_NAME).read_text(), version)
 
 
 def _write_version(checkout: Path, version: str) -> None:
-    """Write the version into all files that contain it, and the date into the changelog."""
+    """Write the version to all files that contain it, write the date to the changelog, and regenerate OLM's files."""
     write_version(version, checkout)
     file = checkout / changelog.FILE_NAME
     file.write_text(changelog.set_date(file.read_text(), version, f"{datetime.now(timezone.utc):%Y-%m-%d}"))
@@ -74,9 +74,9 @@ def _write_version(checkout: Path, version: str) -> None:
 
 @contextmanager
 def _replace_directory(directory: Path) -> Iterator[Path]:
-    """Yield an empty directory, which replaces `directory` if the block succeeds, and is otherwise removed."""
+    """Yield an empty directory; it replaces `directory` if the `with` block succeeds, and is removed otherwise."""
     staging = directory.with_name(f"{directory.name}.new")
-    shutil.rmtree(staging, ignore_errors=True)  # the leftover of a killed release
+    shutil.rmtree(staging, ignore_errors=True)  # A killed release leaves this directory.
     staging.mkdir(parents=True)
     try:
         yield staging

@@ -1,4 +1,4 @@
-"""Runs git in a checkout of this project. Nothing here contacts another repository."""
+"""Runs git commands in a checkout of this project; none of them contacts another repository."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_LISTED_FILES = 3
 
 
 def run_git(directory: Path, *arguments: str) -> str:
-    """Run a git command, and return its output without the last newline. Raises `ReleaseError` with git's reason."""
+    """Run git and return its output without the last newline. Raises `ReleaseError` with git's error output."""
     done = subprocess.run(["git", *arguments], cwd=directory, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines()
@@ -23,7 +23,7 @@ def run_git(directory: Path, *arguments: str) -> str:
 
 
 def check_clean(root: Path) -> None:
-    """Check that all files are committed. Raises `ReleaseError`, which names some of the changed files."""
+    """Raise `ReleaseError`, which lists some of the changed files, if the work tree has uncommitted changes."""
     changes = run_git(root, "status", "--porcelain").splitlines()
     if changes:
         more = f" and {len(changes) - MAX_LISTED_FILES} more" if len(changes) > MAX_LISTED_FILES else ""
@@ -32,7 +32,7 @@ def check_clean(root: Path) -> None:
 
 
 def check_no_tag(root: Path, tag: str) -> None:
-    """Check that a tag does not exist. Raises `ReleaseError`."""
+    """Raise `ReleaseError` if a tag with this name exists."""
     if run_git(root, "tag", "--list", tag):
         commit = run_git(root, "rev-parse", "--short", f"{tag}^{{commit}}")
         remedy = f"release the next version, or if the tag was never pushed, delete it: git tag --delete {tag}"
@@ -41,7 +41,7 @@ def check_no_tag(root: Path, tag: str) -> None:
 
 @contextmanager
 def add_checkout(root: Path) -> Iterator[Path]:
-    """Yield a temporary work tree of the current commit, which belongs to no branch; finally remove it."""
+    """Yield a temporary work tree with the current commit, detached from all branches; remove it after the block."""
     with TemporaryDirectory(prefix="release-") as directory:
         checkout = Path(directory) / "checkout"
         run_git(root, "worktree", "add", "--quiet", "--detach", str(checkout))
@@ -52,17 +52,17 @@ def add_checkout(root: Path) -> Iterator[Path]:
 
 
 def commit_all(checkout: Path, subject: str) -> None:
-    """Commit all changes of a checkout, if there are any. Raises `ReleaseError`."""
+    """Commit all changes in a checkout, if there are any. Raises `ReleaseError` if git fails."""
     run_git(checkout, "add", "--all")
     if run_git(checkout, "status", "--porcelain"):
         run_git(checkout, "commit", "--quiet", "--message", subject)
 
 
 def create_tag(checkout: Path, tag: str, message: str) -> None:
-    """Create an annotated tag on the checkout's commit; the lines of the message are kept as they are."""
+    """Create an annotated tag on the checkout's commit; git keeps all lines of the message, even those with `#`."""
     run_git(checkout, "tag", "--annotate", "--cleanup=verbatim", "--message", message, tag)
 
 
 def fast_forward(root: Path, revision: str) -> None:
-    """Move the current branch to a later commit. Raises `ReleaseError` if the branch has other commits by now."""
+    """Fast-forward the current branch to a revision. Raises `ReleaseError` if the branch has diverged from it."""
     run_git(root, "merge", "--quiet", "--ff-only", revision)

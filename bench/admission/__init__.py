@@ -1,1 +1,1 @@
-"""Measures the latency of the admission webhook, compared with a no-op webhook."""
+"""Measures the admission webhook's latency in comparison with a no-op webhook."""

@@ -1,4 +1,4 @@
-"""Measures the latency that the webhook adds to creating a NodeMaintenance, on a small and on a large cluster."""
+"""Measures the latency that the admission webhook adds to creating a NodeMaintenance, in small and large clusters."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from localcluster.servers import LOOPBACK
 
 REQUESTS_PER_SECOND, DURATION_SECONDS = 50, 10
 CACHED_LIMIT_MS, LISTED_LIMIT_MS = 20.0, 150.0
-"""Limits for the 99th percentile in milliseconds: reviews from the watch cache, and reviews that need a list."""
+"""Maximum 99th percentiles in milliseconds: for reviews from the watch cache, and for reviews that list pods."""
 POD_COUNT = 100
 MAX_NODES = 100
-"""Maximum number of nodes for which the requests create maintenances."""
+"""Maximum number of nodes for which the reviews create NodeMaintenances."""
 
 
 def measure_latency(rig: Rig, name: str, free_nodes: Sequence[str], maintained_nodes: Sequence[str]) -> list[Figure]:
-    """Return the latencies for each kind of response.
+    """Return the webhook's latency and CPU time for each kind of response, and the no-op webhook's latency.
 
-    Raises `RuntimeError` if a response is unexpected.
+    Raises `RuntimeError` if a response is not of the expected kind.
 
     Args:
         name: The name of the case.
-        free_nodes: Nodes without a maintenance.
-        maintained_nodes: Nodes with a maintenance.
+        free_nodes: Names of nodes without a maintenance.
+        maintained_nodes: Names of nodes with a maintenance.
     """
     [full_node, *empty_nodes] = free_nodes
     workload = Workload(rig.client, DrainCase(name, pods=POD_COUNT), [full_node], full_node)
@@ -74,7 +74,7 @@ def get_webhook_url(rig: Rig) -> str:
 
 @contextmanager
 def start_noop_webhook(rig: Rig) -> Iterator[str]:
-    """Start the no-op webhook with the real webhook's certificate, and yield its URL."""
+    """Start the no-op webhook with the admission webhook's certificate, and yield its URL."""
     command = [sys.executable, "-m", "bench.admission.noop_webhook", str(_get_certificates_dir(rig)), LOOPBACK]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout  # noqa: S101 - set because of stdout=PIPE

@@ -1,7 +1,7 @@
-"""A webhook that allows every request without any check: its latency is the minimum for HTTPS and JSON on this host.
+"""A webhook that allows every request without a check; its latency is the lower bound for HTTPS and JSON on this host.
 
-`python -m bench.admission.noop_webhook DIRECTORY HOST` serves with the certificate in DIRECTORY, prints its port, and
-exits on SIGTERM.
+`python -m bench.admission.noop_webhook DIRECTORY HOST` listens on HOST with the certificate in DIRECTORY, prints its
+port, and exits on SIGTERM.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from kube.admission.reviews import build_review_response, parse_review
 
 
 async def handle_review(request: web.Request) -> web.Response:
-    """Return a review response that allows the request."""
+    """Respond to an AdmissionReview: allow the request."""
     return web.json_response(build_review_response(parse_review(await request.json())))
 
 
 async def main(directory: Path, host: str) -> None:
-    """Serve until SIGTERM."""
+    """Serve the webhook until SIGTERM."""
     application = web.Application()
     application.router.add_post("/validate", handle_review)
     async with serve_https(application, directory, 0, host) as port:

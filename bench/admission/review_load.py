@@ -1,4 +1,4 @@
-"""Sends AdmissionReviews as the API server does, at a constant rate regardless of latency, and measures the latency."""
+"""Sends AdmissionReviews as the API server would, at a constant rate that does not depend on the measured latency."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from kube.admission.reviews import API_VERSION
 from kube.paths import Object
 
 WARMUP_REQUESTS = 20
-"""Requests that open connections before the measurement, because the API server keeps its connections open, too."""
+"""Number of requests that open connections before the measurement; the API server also keeps its connections open."""
 MAX_CONNECTIONS = 20
 ALLOWED, WARNED, REFUSED = "allowed", "warned", "refused"
-"""The kinds of responses: allowed without a warning, allowed with warnings, or refused."""
+"""The kinds of responses: allowed without a warning, allowed with a warning, or denied."""
 
 
 @dataclass(frozen=True)
 class Latencies:
-    """The latency of each request in milliseconds, and the numbers of requests that were refused or got a warning."""
+    """The latency of each request in milliseconds, and the numbers of denied requests and requests with a warning."""
 
     milliseconds: Sequence[float]
     refused: int = 0
@@ -43,7 +43,7 @@ class Latencies:
         return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
 
     def check_responses(self, expected_response: str) -> None:
-        """Raise `RuntimeError` unless all responses are of the expected kind, because kinds differ in latency."""
+        """Raise `RuntimeError` unless all responses are of the expected kind, because the kinds differ in latency."""
         count = len(self.milliseconds)
         expected_counts = {ALLOWED: (0, 0), WARNED: (0, count), REFUSED: (count, 0)}[expected_response]
         if (self.refused, self.warned) != expected_counts:
@@ -52,7 +52,7 @@ class Latencies:
 
 
 def build_review_request(node: str, request_number: int) -> Object:
-    """Return the AdmissionReview for the creation of a NodeMaintenance for this node."""
+    """Build the AdmissionReview for the creation of a NodeMaintenance for this node."""
     (maintenance,) = build_maintenances([f"review-{request_number}"], [node], "benchmark")
     resource = {"group": "nodemaintenance.medik8s.io", "version": "v1beta1", "resource": "nodemaintenances"}
     request = {"uid": f"review-{request_number}", "operation": "CREATE", "resource": resource, "object": maintenance}
@@ -62,7 +62,7 @@ def build_review_request(node: str, request_number: int) -> Object:
 async def send_reviews(
     url: str, ca: Path, nodes: Sequence[str], requests_per_second: int, duration_seconds: int
 ) -> Latencies:
-    """Send reviews for these nodes in turn. Raises `RuntimeError` if a response status is not 200."""
+    """Send reviews for the nodes in turn; return the latencies. Raises `RuntimeError` if a status is not 200."""
     context = ssl.create_default_context(cafile=str(ca))
     async with ClientSession(connector=TCPConnector(ssl=context, limit=MAX_CONNECTIONS)) as session:
 
@@ -79,7 +79,7 @@ async def send_reviews(
 
 
 async def run_at_rate(call: Callable[[int], Awaitable[Object]], calls_per_second: int, count: int) -> Latencies:
-    """Call `call` at a constant rate, even while earlier calls still run; measure latency from the scheduled time."""
+    """Call `call` at a constant rate, even while earlier calls run; measure each latency from the scheduled time."""
     loop, milliseconds = asyncio.get_running_loop(), list[float]()
     started_at = loop.time()
 

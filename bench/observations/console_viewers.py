@@ -1,4 +1,4 @@
-"""Measures what many open pages cost the web console while the nodes of a large cluster change."""
+"""Measures the web console's costs with many open pages, while the nodes of a large cluster change."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from localcluster.up import state_directory
 
 VIEWERS, CHANGES_PER_SECOND, DURATION_SECONDS = 50, 10, 30.0
 LOADS = 5
-"""How often the page is loaded for the median of the durations."""
+"""Number of page loads whose median duration is reported."""
 MAX_CORES, MAX_PAGE_SECONDS = 0.5, 1.0
 CONSOLE = "console"
-"""The console's name among the processes of `make up`."""
+"""The name of the console's process in `make up`."""
 UPDATE_START = b"event: rows"
-"""The beginning of each server-sent event that updates the list."""
+"""The beginning of each server-sent event that updates the page."""
 
 
 def measure_viewers(rig: Rig, nodes: Sequence[str]) -> list[Figure]:
-    """Load the list of nodes, then keep it open in `VIEWERS` streams while nodes are cordoned and uncordoned.
+    """Load the list of nodes, then keep it open on `VIEWERS` pages while nodes are cordoned and uncordoned.
 
-    Raises `RuntimeError` if a stream is refused or receives no update.
+    Raises `RuntimeError` if a page receives no update, and `ClientResponseError` if a request is rejected.
     """
     return asyncio.run(_measure_viewers(rig, nodes))
 
@@ -43,7 +43,7 @@ async def _measure_viewers(rig: Rig, nodes: Sequence[str]) -> list[Figure]:
     timeout = ClientTimeout(total=None, sock_connect=10)
     async with (
         ClientSession(connector=TCPConnector(limit=0), cookie_jar=DummyCookieJar(), timeout=timeout) as session,
-        _connect(rig) as api,
+        _connect_api(rig) as api,
     ):
         loads = [await _load_page(session, url) for _ in range(LOADS)]
         stream_url = _find_stream_url(url, loads[-1].html)
@@ -66,7 +66,7 @@ async def _measure_viewers(rig: Rig, nodes: Sequence[str]) -> list[Figure]:
 
 
 @asynccontextmanager
-async def _connect(rig: Rig) -> AsyncIterator[Api]:
+async def _connect_api(rig: Rig) -> AsyncIterator[Api]:
     api = await Api.connect(str(rig.kubeconfig))
     try:
         yield api
@@ -75,7 +75,7 @@ async def _connect(rig: Rig) -> AsyncIterator[Api]:
 
 
 def _find_console_url(rig: Rig) -> str:
-    """Return the URL that `make up` printed. Raises `RuntimeError` if it printed none."""
+    """Return the console's URL from the output of `make up`. Raises `RuntimeError` if the output has none."""
     match = re.search(r"^console: (\S+)$", state_directory.read_ready_message(rig.directory), re.MULTILINE)
     if match is None:
         raise RuntimeError("the cluster has no console")
@@ -84,7 +84,7 @@ def _find_console_url(rig: Rig) -> str:
 
 @dataclass(frozen=True)
 class PageLoad:
-    """The loaded list of nodes, and the seconds until it was complete."""
+    """The HTML of a loaded list of nodes, and the seconds that loading it took."""
 
     html: str
     seconds: float
@@ -102,7 +102,7 @@ def _compute_median_seconds(loads: Sequence[PageLoad]) -> float:
 
 
 def _find_stream_url(url: str, html: str) -> str:
-    """Return the URL of the stream that the page opens. Raises `RuntimeError` if the page opens none."""
+    """Return the URL of the event stream that the page opens. Raises `RuntimeError` if the page opens none."""
     match = re.search(r'sse-connect="([^"]+)"', html)
     if match is None:
         raise RuntimeError("the list of nodes opens no stream of updates")
@@ -110,7 +110,7 @@ def _find_stream_url(url: str, html: str) -> str:
 
 
 async def _count_updates(session: ClientSession, url: str) -> int:
-    """Read the stream of one open page until the task is cancelled; return the number of updates."""
+    """Read an open page's event stream until the task is cancelled; return the number of updates."""
     updates = 0
     try:
         async with session.get(url) as response:
@@ -123,7 +123,7 @@ async def _count_updates(session: ClientSession, url: str) -> int:
 
 
 async def _change_nodes(api: Api, nodes: Sequence[str]) -> None:
-    """Cordon and uncordon the nodes in turn, `CHANGES_PER_SECOND` of them, for `DURATION_SECONDS`."""
+    """Cordon and uncordon nodes in turn, with `CHANGES_PER_SECOND` requests per second, for `DURATION_SECONDS`."""
     started_at = time.monotonic()
     for number in range(int(CHANGES_PER_SECOND * DURATION_SECONDS)):
         name = nodes[number // 2 % len(nodes)]

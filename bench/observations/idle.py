@@ -1,4 +1,4 @@
-"""Observations of the product: idle, with many finished maintenances, with recreated pods, and under admission load."""
+"""Observes the product: idle, with many drained maintenances, with recreated pods, and under admission load."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from kube.nodes import build_node_path
 MINUTE_SECONDS = 60.0
 TICK_SECONDS = 15.0
 SETTLE_SECONDS = 3 * TICK_SECONDS
-"""Seconds to wait until the activity before the observation has ended."""
+"""Seconds to wait until the activity from before the observation has ended."""
 MAINTENANCE_COUNT, BATCH_SIZE, IDLE_MINUTES = 500, 25, 2
 TOLERANT_DEPLOYMENT, TOLERANT_POD_COUNT, OTHER_POD_COUNT, MAINTENANCE_NAME = "tolerant", 5, 10, "recreated-pods"
 STATUS_READS, STATUS_READ_SECONDS = 5, 0.5
 MAX_EVICTIONS, MAX_CORES = (20, 10, 10), 0.05
-"""Limits for the evictions in minutes 1 to 3, and for the CPU cores in use compared with the idle product."""
+"""Limits: evictions in each of the first three minutes, and CPU cores in use in comparison with the idle product."""
 HEARTBEAT_SECONDS = 10
 HEARTBEAT_STAGE_PREFIX = "node-heartbeat.stage.kwok.x-k8s.io"
 STATUS_DELAY_ANNOTATIONS = {f"{HEARTBEAT_STAGE_PREFIX}/delay": "10s", f"{HEARTBEAT_STAGE_PREFIX}/jitter-delay": "590s"}
-"""Annotations that make kwok write node status as a kubelet does: about every five minutes if nothing changed."""
+"""Annotations that make kwok write an unchanged node's status about every five minutes, as a kubelet does."""
 TICKS_QUERY = """
     SELECT min(attempts.at), max(attempts.at + attempts.seconds) - min(attempts.at) FROM attempts
     JOIN events ON events.id = attempts.event AND events.source = attempts.source
@@ -56,7 +56,7 @@ EVENTS_QUERY = """
     SELECT coalesce(sum(type NOT LIKE 'dev.knative.%'), 0), coalesce(sum(type LIKE 'dev.knative.%'), 0)
     FROM events WHERE type != ? AND arrived >= ? AND arrived < ?
 """
-"""Counts the product's own events, and the sources' events about objects."""
+"""Counts the events that the product emitted, and the events of its sources about objects."""
 ATTEMPTS_QUERY = """
     SELECT count(*) FROM attempts LEFT JOIN events ON events.id = attempts.event AND events.source = attempts.source
     WHERE coalesce(events.type, '') NOT LIKE 'dev.knative.%' AND attempts.at >= ? AND attempts.at < ?
@@ -64,18 +64,18 @@ ATTEMPTS_QUERY = """
 
 
 def observe(rig: Rig, case: Observation) -> list[Finding]:
-    """Run the observation and return its figures. Raises `TimeoutError` and the errors of the API client."""
+    """Run an observation and return its figures. Raises `TimeoutError` and the API client's errors."""
     return [Finding(rig.engine, case.name, *figure) for figure in MEASUREMENTS[case](rig)]
 
 
 def _measure_idle(rig: Rig) -> list[Figure]:
-    """Observe the idle product for a minute, after its startup has finished."""
+    """Observe the idle product for a minute, after its startup."""
     time.sleep(TICK_SECONDS)
     return _observe_idle(rig, MINUTE_SECONDS)
 
 
 def _observe_idle(rig: Rig, duration_seconds: float) -> list[Figure]:
-    """Return the figures of the idle product over `duration_seconds`."""
+    """Observe the product, which must be idle, for `duration_seconds`; return the figures."""
     log, cpu_before, started_at = AuditLog(costs.get_audit_log(rig)), costs.measure_cpu(rig), time.time()
     time.sleep(duration_seconds)
     cores, ended_at = _measure_cores(rig, cpu_before, time.time() - started_at), time.time()
@@ -85,7 +85,7 @@ def _observe_idle(rig: Rig, duration_seconds: float) -> list[Figure]:
 
 
 def read_idle_period(journal: Path, requests: Sequence[Request], started_at: float, ended_at: float) -> IdlePeriod:
-    """Count the journal's events and attempts of an idle period, and combine the counts with its API requests."""
+    """Count the events and attempts in the journal during an idle period; return them with the API requests."""
     query_arguments = (events.TICK, started_at, ended_at)
     with closing(costs.open_journal(journal)) as database:
         ticks = [Tick(*row) for row in database.execute(TICKS_QUERY, query_arguments)]
@@ -108,7 +108,7 @@ def _iter_function_cpu_seconds(cpu: dict[str, float]) -> Iterable[float]:
 
 
 def _measure_idle_maintenances(rig: Rig) -> list[Figure]:
-    """Observe the product with drained maintenances while the kubelets of all nodes send heartbeats."""
+    """Observe the product with drained maintenances, while all nodes have heartbeats as from kubelets."""
     nodes, started_at = _list_node_names(rig), time.monotonic()
     with _create_drained_maintenances(rig, nodes[:MAINTENANCE_COUNT]):
         duration = time.monotonic() - started_at
@@ -139,7 +139,7 @@ def _list_node_names(rig: Rig) -> list[str]:
 
 @contextmanager
 def _create_drained_maintenances(rig: Rig, nodes: Sequence[str]) -> Iterator[None]:
-    """Create a maintenance for each of these nodes, which have no pods, and delete the maintenances after the block."""
+    """Create and drain maintenances for these nodes, which have no pods; delete the maintenances after the block."""
     client = rig.client
     bodies = build_maintenances([f"drained-{number}" for number in range(len(nodes))], nodes, "benchmark")
     for start in range(0, len(nodes), BATCH_SIZE):
@@ -154,7 +154,7 @@ def _create_drained_maintenances(rig: Rig, nodes: Sequence[str]) -> Iterator[Non
 
 
 def _measure_large_admission(rig: Rig) -> list[Figure]:
-    """Measure the latency for nodes with and without a maintenance, while 500 maintenances exist."""
+    """Measure the webhook's latency for nodes with and without a maintenance, while 500 maintenances exist."""
     nodes = _list_node_names(rig)
     with _create_drained_maintenances(rig, nodes[:MAINTENANCE_COUNT]):
         return latency.measure_latency(
@@ -163,7 +163,10 @@ def _measure_large_admission(rig: Rig) -> list[Figure]:
 
 
 class _RecreatedPods:
-    """Five pods that tolerate every taint and ten that do not, on one node; at the end the tolerations are removed."""
+    """Measures a drain with five pods that a Deployment recreates on the node, because they tolerate every taint.
+
+    The node has ten other pods. At the end, the tolerations are removed.
+    """
 
     def __init__(self, rig: Rig) -> None:
         self._rig, self._client, self._observer = rig, rig.client, rig.observer
@@ -172,7 +175,7 @@ class _RecreatedPods:
         )
 
     def measure(self) -> list[Figure]:
-        """Return the figures of all phases: an idle minute, three minutes of the drain, and its end."""
+        """Return the figures of all phases: an idle minute, three minutes of the drain, and the drain's end."""
         self._observer.reset()
         other_pods = {pod["metadata"]["name"] for pod in self._workload.deploy()}
         self._workload.deploy_tolerant(TOLERANT_DEPLOYMENT, "node-1", TOLERANT_POD_COUNT)
@@ -198,7 +201,7 @@ class _RecreatedPods:
         ]
 
     def _observe_until(self, ended_at: float) -> tuple[int, float]:
-        """Sleep until `ended_at`; return the evictions of tolerant pods, and the cores of API server and functions."""
+        """Sleep until `ended_at`; return the number of evictions of tolerant pods, and the CPU cores in use."""
         log = AuditLog(costs.get_audit_log(self._rig))
         cpu_before, started_at = costs.measure_cpu(self._rig), time.monotonic()
         time.sleep(max(0.0, ended_at - started_at))
@@ -207,9 +210,9 @@ class _RecreatedPods:
         return sum(request.name.startswith(TOLERANT_DEPLOYMENT) for request in evictions), cores
 
     def _count_unreported_pods(self) -> int:
-        """Return the number of tolerant pods that the status does not report as blocked: the lowest of several reads.
+        """Return the number of tolerant pods that the status does not report as blocked: the minimum of several reads.
 
-        Just after its eviction a pod is being recreated and is not blocked, so the result of one read may be too high.
+        A pod is not blocked just after its eviction, while it is recreated, so a single read may return more pods.
         """
         lowest = TOLERANT_POD_COUNT
         for _ in range(STATUS_READS):
@@ -220,7 +223,7 @@ class _RecreatedPods:
         return lowest
 
     def _finish_drain(self) -> Figure:
-        """Remove the tolerations, restore the node, and return how long the drain took after the removal."""
+        """Remove the tolerations, and restore the node; return the time from the removal to the end of the drain."""
         started_at = time.monotonic()
         self._workload.remove_tolerations(TOLERANT_DEPLOYMENT, "node-2")
         duration = self._observer.wait_for_change("phase", MAINTENANCE_NAME, SUCCEEDED) - started_at

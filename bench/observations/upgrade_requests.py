@@ -1,4 +1,4 @@
-"""Measures the duration and API requests per node of an upgrade mutex run, with fake OpenShift operators."""
+"""Measures the duration and the API requests per node of an upgrade run, with fakes of OpenShift's operators."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from localcluster.simulators.upgrade_objects import NEW_VERSION, UpgradeObjects
 
 POOL_COUNT, OBJECT_NAME = 5, "bench"
 MAX_REQUESTS_PER_NODE = 120.0
-"""Limit for requests per node, for any number of nodes, with one Job before each upgrade and one after it."""
+"""Maximum number of requests per node; each node has one Job before its upgrade and one after it."""
 MAX_LISTED_REQUESTS = 3
-"""Number of the most frequent request kinds to list."""
+"""Number of the most frequent kinds of requests to list."""
 READY_TIMEOUT_SECONDS, TIMEOUT_SECONDS_PER_NODE = 60.0, 15.0
-"""Timeouts in seconds: until the run is ready for the upgrade, and for each node that is upgraded."""
+"""Timeouts: until the run waits for the upgrade, and per node that is upgraded."""
 
 
 def measure_upgrade(rig: Rig, workers: Sequence[str]) -> list[Figure]:
-    """Return the figures of one upgrade of these workers, from the version request until the run is finished."""
+    """Upgrade the workers, and return the figures from the request of the new version until the run is finished."""
     mutex = UpgradeObjects(rig.client)
     run = _prepare_run(mutex, workers)
     log, started_at = AuditLog(costs.get_audit_log(rig)), time.monotonic()
@@ -46,7 +46,7 @@ def measure_upgrade(rig: Rig, workers: Sequence[str]) -> list[Figure]:
 
 
 def _prepare_run(mutex: UpgradeObjects, workers: Sequence[str]) -> str:
-    """Create the pools, a rule with a cleanup Job and the run; return the run's path once the upgrade may begin."""
+    """Create pools, a rule with a cleanup Job, and a run; return the run's path when it waits for the upgrade."""
     pools = [f"pool-{number}" for number in range(POOL_COUNT)]
     for number, pool in enumerate(pools):
         mutex.label_workers(workers[number::POOL_COUNT], pool)

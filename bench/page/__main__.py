@@ -1,7 +1,7 @@
-"""`make performance`: writes docs/performance.md and its plots from the latest results of `make bench`.
+"""`make performance`: writes docs/performance.md and its plots from the results of `make bench`.
 
 Without new results, the program uses the results that the page already shows. The page is rendered from `template.md`
-in this directory, where each name in double braces is replaced by a generated part.
+in this directory: each name in double braces is replaced with a generated part.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ RESULTS_FILE = ROOT / "bench" / "results.json"
 PAGE_FILE = ROOT / "docs" / "performance.md"
 PLOTS_DIR = PAGE_FILE.with_suffix("")
 SHOWN_RESULTS_FILE = PLOTS_DIR / "results.json"
-"""The results that the page shows; the page depends only on this file and the template."""
+"""The results that the page shows. The page depends only on this file and on the template."""
 TEMPLATE_FILE = Path(__file__).with_name("template.md")
 EMPTY_SECTION = "None."
 
 
 def render_page(run_results: Results) -> str:
-    """Return the whole page."""
+    """Render the whole page as Markdown."""
     parts = {
         "machine": format_environment(run_results.environment),
         "earlier": format_earlier_runs(run_results),
@@ -46,12 +46,12 @@ def render_page(run_results: Results) -> str:
 
 
 def format_environment(environment: Mapping[str, Any]) -> str:
-    """Format the date and host of measurements."""
+    """Format the date of the measurements and the host as Markdown."""
     return ", ".join(f"{name} {value}" for name, value in environment.items())
 
 
 def format_earlier_runs(run_results: Results) -> str:
-    """Return what earlier runs measured, one line per date and host; "" if a single run measured everything."""
+    """Return one Markdown line per date and host of earlier runs, with the cases; "" if one run measured all cases."""
     runs: dict[str, list[str]] = {}
     for case, environment in run_results.earlier_environments.items():
         runs.setdefault(format_environment(environment), []).append(case)
@@ -59,7 +59,7 @@ def format_earlier_runs(run_results: Results) -> str:
 
 
 def format_slower_cases(run_results: Results) -> str:
-    """Return a list of the cases in which another drainer is faster than the product; "" if there are none."""
+    """Return a Markdown list of the cases in which another drainer is faster than the product; "" if none exists."""
     groups = group_rounds(run_results.rounds)
     pairs = [(key, ours, key[:2]) for key, ours in groups.items() if key[2] == "ours"]
     ratios = [
@@ -74,7 +74,7 @@ def format_slower_cases(run_results: Results) -> str:
 
 
 def main() -> None:
-    """Write the page, its plots and the results that they show."""
+    """Write the page, its plots, and the results that the page shows."""
     source = RESULTS_FILE if RESULTS_FILE.exists() else SHOWN_RESULTS_FILE
     run_results = results.read_results(source).sort()
     PLOTS_DIR.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Checks the limits that a run must meet: durations and ratios, hint events, requests, memory. Pure functions."""
+"""Checks the limits of a benchmark run: durations and ratios, hints, API requests, memory. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from functions.app import FUNCTIONS
 
 PRODUCT_DRAINER, LOCAL_ENGINE = "ours", "local"
 REFERENCE_DRAINERS = ("operator", "kubectl drain")
-"""Reference drainers for the ratios, in order of preference; the first measured one is used."""
+"""Drainers with which the product is compared, in order of preference; the first one that was measured is used."""
 MAX_RATIOS = {"10 pods": (0.25, 0.4), "100 pods": (0.8, 1.0), BUDGET_OF_TEN.name: (0.4, 0.5)}
-"""Maximum duration by case, relative to the reference drainer's: with local delivery, with another engine."""
+"""Maximum ratio of the product's and the reference drainer's duration, by case: local delivery, other engines."""
 MAX_FLOOR_RATIOS = {"100 pods": 1.3}
-"""Maximum duration by case, relative to the floor's, with local delivery."""
+"""Maximum ratio of the product's and the floor's duration, by case, with local delivery."""
 MAX_SECONDS = {"20 nodes at once with 5 s termination": (7.0, 8.0)}
 MAX_LAG_SECONDS = (0.05, 0.1)
-"""Maximum seconds from the last pod's end until Succeeded: with local delivery, with another engine."""
+"""Maximum seconds from the last pod's deletion until the phase Succeeded: local delivery, other engines."""
 HINT_TYPES = (*watcher.EMITTED_TYPES, PODS_EVICTED)
 MAX_HINTS_PER_DRAIN, MAX_HINTS_PER_POD = 10, 3
 MAX_REQUESTS_PER_NODE, MAX_REQUESTS_PER_POD, MAX_SERIAL_REQUESTS_PER_POD = 30, 1.2, 8
@@ -32,23 +32,23 @@ DRAIN_CASES = {case.name: case for case in CASES if isinstance(case, DrainCase)}
 
 
 def check_limits(results: Results) -> list[Finding]:
-    """Return every figure that has a limit, in the order of the cases."""
+    """Return all figures that have a limit, in the order of the cases."""
     groups = group_rounds(results.rounds)
     findings = [
         finding
         for key in groups
         if key[2] == PRODUCT_DRAINER
-        for finding in _check_case(key[0], DRAIN_CASES.get(key[1]), groups)
+        for finding in _check_drain_case(key[0], DRAIN_CASES.get(key[1]), groups)
     ]
     return [*findings, *(finding for finding in results.findings if finding.limit is not None)]
 
 
 RoundGroups = Mapping[tuple[str, str, str], Sequence[Round]]
-"""Rounds by engine, case and drainer."""
+"""Rounds, grouped by engine, case and drainer."""
 
 
-def _check_case(engine: str, case: DrainCase | None, groups: RoundGroups) -> Iterator[Finding]:
-    """Yield the figures with limits of the product's rounds in a case; yield none if the case no longer exists."""
+def _check_drain_case(engine: str, case: DrainCase | None, groups: RoundGroups) -> Iterator[Finding]:
+    """Yield the figures with a limit from the product's rounds of a case; yield none if the case no longer exists."""
     if case is None:
         return
     ours, engine_index = groups[engine, case.name, PRODUCT_DRAINER], 0 if engine == LOCAL_ENGINE else 1

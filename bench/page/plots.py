@@ -1,7 +1,6 @@
-"""Draws the plots of docs/performance.md: for each engine the duration of each drainer, and the product's API requests.
+"""Draws the plots of docs/performance.md, for each engine: each drainer's duration, and the product's API requests.
 
-The same results produce the same file. A digest in the file identifies the results, independent of the library's
-version.
+The same results produce the same file. A digest in the file identifies the results, whatever matplotlib's version.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WIDTH_INCHES, ROW_HEIGHT_INCHES, MARGIN_INCHES = 9.0, 0.16, 1.1
-"""Dimensions of a plot."""
+"""Dimensions of a plot: width, height per row, and height of title, legend and axis."""
 LABEL_WIDTH_CHARS, VALUE_MARGIN_SHARE = 34, 0.1
-"""Characters per line of a case's name, and the share of the axis to the right of the largest value."""
+"""Maximum characters per line of a case's name, and the share of the axis that stays free for the values' texts."""
 DRAINER_STYLES = {
     PRODUCT_DRAINER: ("#0b5cad", "o"),
     "kubectl drain": ("#c2571a", "s"),
     "operator": ("#7a3fa0", "^"),
     "floor": ("#777777", "d"),
 }
-"""Color and marker of each drainer, in the order of the legend."""
+"""Color and marker of each drainer's points, in the order of the legend."""
 ANNOTATION_STYLE: dict[str, Any] = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": 7.5}
-"""Position and size of the text of a value, relative to the value's marker."""
+"""Position and font size of a value's text, relative to the value's marker."""
 RC_SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "performance",
     "font.family": "DejaVu Sans",
@@ -42,7 +41,7 @@ RC_SETTINGS: dict[Any, Any] = {
 }
 
 Series = Mapping[str, Mapping[str, Sequence[float]]]
-"""Legend name → case → minimum, median, maximum."""
+"""Minimum, median and maximum by case, by name in the legend."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,10 @@ class Plot:
     """One plot of docs/performance.md.
 
     Attributes:
-        file_name: The file name.
+        file_name: The name of the SVG file.
         title: The title above the plot.
-        axis_label: The label of its axis, which is logarithmic.
-        series: The values.
+        axis_label: The label of the logarithmic value axis.
+        series: The plotted values.
     """
 
     file_name: str
@@ -63,11 +62,11 @@ class Plot:
 
     @property
     def digest(self) -> str:
-        """Return a digest that identifies the plotted results."""
+        """Return a digest that identifies the plotted results; `draw` writes it to the file."""
         return hashlib.sha256(json.dumps([self.title, self.series]).encode()).hexdigest()
 
     def draw(self, file: Path) -> None:
-        """Write the plot as SVG."""
+        """Write the plot to an SVG file."""
         import matplotlib as mpl
         from matplotlib.figure import Figure
 
@@ -110,7 +109,7 @@ class Plot:
 
 
 def build_plots(results: Results) -> list[Plot]:
-    """Return the plots of a run: two for each engine with a drain."""
+    """Build the plots of the results: two for each engine with a measured drain."""
     engines = dict.fromkeys(measured_round.engine for measured_round in results.rounds)
     return [
         plot
@@ -129,7 +128,7 @@ def _build_times_plot(results: Results, engine: str) -> Plot:
     groups = group_rounds(measured_round for measured_round in results.rounds if measured_round.engine == engine)
     for drainer in sorted({drainer for _, _, drainer in groups}, key=[*DRAINER_STYLES].index):
         series[drainer] = {
-            case: _compute_range([measured_round.seconds for measured_round in rounds])
+            case: _compute_min_median_max([measured_round.seconds for measured_round in rounds])
             for (_, case, round_drainer), rounds in groups.items()
             if round_drainer == drainer
         }
@@ -142,7 +141,9 @@ def _build_requests_plots(results: Results, engine: str) -> Iterator[Plot]:
         measured_round for measured_round in results.rounds if measured_round.engine == engine and measured_round.costs
     )
     ours = {
-        case: _compute_range([sum(measured_round.costs["requests"].values()) for measured_round in case_rounds])
+        case: _compute_min_median_max(
+            [sum(measured_round.costs["requests"].values()) for measured_round in case_rounds]
+        )
         for (_, case, _), case_rounds in rounds.items()
     }
     allowed = {case: [compute_max_requests(DRAIN_CASES[case])] * 3 for case in ours if case in DRAIN_CASES}
@@ -152,10 +153,10 @@ def _build_requests_plots(results: Results, engine: str) -> Iterator[Plot]:
         yield Plot(f"requests-{engine}.svg", title, label, {PRODUCT_DRAINER: ours, "limit": allowed})
 
 
-def _compute_range(values: Sequence[float]) -> Sequence[float]:
+def _compute_min_median_max(values: Sequence[float]) -> Sequence[float]:
     return [min(values), statistics.median(values), max(values)]
 
 
 def contains_plot(svg: str, plot: Plot) -> bool:
-    """Return whether an SVG shows the same results as the plot."""
+    """Return whether the SVG text was drawn from the same results as the plot."""
     return plot.digest in svg

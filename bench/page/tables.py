@@ -1,4 +1,4 @@
-"""Renders the tables of a run in Markdown, for a terminal and for docs/performance.md. Pure functions."""
+"""Renders benchmark results as Markdown tables, for a terminal and for docs/performance.md. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FINDINGS_HEADER = ("engine", "case", "metric", "measured", "limit")
 
 
 def render_all(results: Results) -> str:
-    """Return all tables that have a row, separated by empty lines."""
+    """Render all tables that have a row, separated by empty lines."""
     parts = (
         render_times(results.rounds),
         render_limits(results),
@@ -25,29 +25,29 @@ def render_all(results: Results) -> str:
 
 
 def render_times(rounds: Iterable[Round]) -> str:
-    """Return the table of the drainers' durations."""
+    """Render the table of the drainers' durations; "" if there are no rounds."""
     rows = summarize_rounds(rounds)
     return render_table(TIMES_HEADER, rows) if rows else ""
 
 
 def render_limits(results: Results) -> str:
-    """Return the table of measured values with their limits; a value over its limit is bold."""
+    """Render the table of figures with limits, with figures over their limit in bold; "" if there are none."""
     rows = [finding.row for finding in check_limits(results)]
     return render_table(FINDINGS_HEADER, rows) if rows else ""
 
 
 def render_figures(results: Results) -> str:
-    """Return the table of the observations' figures without a limit."""
+    """Render the table of the observations' figures that have no limit; "" if there are none."""
     rows = [finding.row[:-1] for finding in results.findings if finding.limit is None]
     return render_table(FINDINGS_HEADER[:-1], rows) if rows else ""
 
 
 def render_costs(rounds: Iterable[Round]) -> str:
-    """Return the table of the product's resource usage."""
+    """Render the table of the product's resource usage; "" if there is none."""
     rows = summarize_costs(rounds)
     return render_table(COSTS_HEADER, rows) if rows else ""
 
 
 def render_failures(results: Results) -> str:
-    """Return the cases that were not measured, one line each."""
+    """Return one line for each case that could not be measured."""
     return "\n".join(failure.line for failure in results.failures)

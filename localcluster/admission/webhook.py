@@ -1,4 +1,4 @@
-"""The admission webhook as a local process, registered so that the API server calls it, on every engine."""
+"""Runs the admission webhook as a local process, and registers it with the API server; the same on every engine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV, ROOT
 
 COMPONENT_DIR = ROOT / "manifests" / "components" / "admission"
 APPLIED_FILES = ("rbac.yaml", "policy.yaml")
-"""The manifests that are applied unchanged: neither the server's Deployment nor the webhook configuration."""
+"""The manifests that are applied unchanged, unlike the webhook configuration; the Deployment is not applied."""
 SECRET_MANIFEST = ROOT / "manifests" / "components" / "certificates" / "rights" / "validate.yaml"
 SECRET_NAME = "validate"  # noqa: S105 - a name, not a secret
 """The name of the Secret with the serving certificate."""
@@ -100,12 +100,12 @@ class Webhook(Startable):
         )
 
     def stop(self) -> None:
-        """Kill the server; it holds no state."""
+        """Kill the server, which has no state to save, and stop mirroring the Secret."""
         self.server.kill()
         self.secret.stop()
 
     def renew_certificate(self) -> None:
-        """Request a renewal and issue a certificate; return when the Secret's files have been written again."""
+        """Renew the serving certificate; return when the files with the new certificate have been written."""
         self.secret.updated.clear()
         change = {"metadata": {"annotations": {objects.RENEW_ANNOTATION: "now"}}}
         self._cluster.get_client().patch(objects.build_secrets_path(access.NAMESPACE, SECRET_NAME), change)
@@ -116,7 +116,7 @@ class Webhook(Startable):
             )
 
     def _add_loopback_name(self) -> None:
-        """Add this host's address to the names of the certificate."""
+        """Add the loopback address to the DNS names that the certificate must contain."""
         secret = yaml.safe_load(SECRET_MANIFEST.read_text())
         secret["metadata"]["annotations"][objects.DNS_NAMES_ANNOTATION] += f",{LOOPBACK}"
         self._cluster.apply([secret], "--force-conflicts")
@@ -129,19 +129,19 @@ class Webhook(Startable):
             raise LocalClusterError(f"cannot issue the webhook's certificate: {errors[0].message}")
 
     def _apply_configuration(self) -> None:
-        """Apply the webhook configuration of the manifests with this host's address."""
+        """Apply the webhook configuration from the manifests, with the URL of the local server."""
         configuration = yaml.safe_load((COMPONENT_DIR / "webhook.yaml").read_text())
         for webhook in configuration["webhooks"]:
             webhook["clientConfig"] = {"url": f"{self.url}/validate"}
         self._cluster.apply([configuration], "--force-conflicts")
 
-    def _is_rejected(self, node: str) -> bool:
-        """Return whether a dry-run creation of a NodeMaintenance for this unknown node is rejected."""
+    def _is_rejected(self, invalid_node: str) -> bool:
+        """Return whether the API server rejects a dry-run creation of a NodeMaintenance for this node."""
         body: dict[str, Any] = {
             "apiVersion": MEDIK8S.api_version,
             "kind": "NodeMaintenance",
             "metadata": {"name": "admission-trial"},
-            "spec": {"nodeName": node},
+            "spec": {"nodeName": invalid_node},
         }
         try:
             self._cluster.get_client().with_dry_run().create(MEDIK8S.path, body)
@@ -164,8 +164,8 @@ class MountedSecret(Startable):
         name: The Secret's name.
 
     Attributes:
-        certificates: The distinct certificates written so far, latest last.
-        updated: An event that is set after each write.
+        certificates: The distinct certificates that have been written, oldest first.
+        updated: A `threading.Event` that is set after each write.
     """
 
     def __init__(self, kubeconfig: Path, directory: Path, namespace: str, name: str) -> None:
@@ -176,10 +176,10 @@ class MountedSecret(Startable):
         self._revision = 0
         self._loop = asyncio.new_event_loop()
         self._watch_task: asyncio.Task[None] | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=self._run_watch, daemon=True)
 
     def _start_and_wait(self) -> None:
-        """Start to watch the Secret; `updated` is set once the first certificate is written."""
+        """Start watching the Secret; `updated` is set once the first certificate is written."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for entry in SECRET_KEYS:
             with suppress(FileExistsError):
@@ -194,7 +194,7 @@ class MountedSecret(Startable):
             self._thread.join()
         self._loop.close()
 
-    def _run(self) -> None:
+    def _run_watch(self) -> None:
         assert self._watch_task  # noqa: S101 - the task is created before the thread starts
         self._loop.run_until_complete(asyncio.wait([self._watch_task]))
 

@@ -1,1 +1,1 @@
-"""The components of the product that are installed on a local cluster, and the requirements of each component."""
+"""Selects the product's components for a local cluster, and provides what each component requires."""

@@ -1,7 +1,7 @@
-"""The CRDs of other projects that the opt-in components need: downloads them and applies them to a cluster.
+"""Downloads the CRDs of other projects that the opt-in components require, and applies them to a cluster.
 
-OpenShift's CRDs come with its Go module, and KubeVirt's are generated from its module. The CRD of HyperConverged is a
-minimal one with the fields that the product reads, because only the operator ships the original.
+OpenShift's Go module contains its CRDs, and KubeVirt's CRDs are generated from its Go module. HyperConverged's CRD is
+published only with its operator, so hyperconverged.yaml is a minimal CRD with the fields that the product reads.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ def fetch_crds(components: Components) -> None:
 
 
 def install_crds(cluster: LocalCluster, components: Components) -> None:
-    """Apply the CRDs that these components need; return when their kinds are served."""
+    """Apply the CRDs that these components need; return when the API server serves their resources."""
     if MUTEX in components:
-        _apply_files(cluster, "OpenShift", fetch_openshift_crd_files(), OPENSHIFT_PATHS)
+        _apply_crd_files(cluster, "OpenShift", fetch_openshift_crd_files(), OPENSHIFT_PATHS)
     if VIRTUALIZATION in components:
         kubevirt.install_crds(cluster)
     if CPU_LABELS in components:
-        _apply_files(cluster, "HyperConverged", [HYPERCONVERGED_CRD_FILE], (HYPERCONVERGEDS_PATH,))
+        _apply_crd_files(cluster, "HyperConverged", [HYPERCONVERGED_CRD_FILE], (HYPERCONVERGEDS_PATH,))
 
 
 def fetch_openshift_crd_files() -> list[Path]:
-    """Return OpenShift's CRD files. Raises `LocalClusterError` if the module cannot be fetched."""
+    """Return OpenShift's CRD files. Raises `LocalClusterError` if the Go module cannot be downloaded."""
     folder = build.download_program_module("openshift", OPENSHIFT_MODULE)
     return [file for pattern in OPENSHIFT_CRD_PATTERNS for file in sorted(folder.glob(pattern))]
 
 
-def _apply_files(cluster: LocalCluster, project: str, files: list[Path], paths: tuple[str, ...]) -> None:
+def _apply_crd_files(cluster: LocalCluster, project: str, files: list[Path], paths: tuple[str, ...]) -> None:
     """Apply CRD files; return when the API server serves all `paths`."""
     cluster.kubectl("apply", "--server-side", *(argument for file in files for argument in ("-f", file)))
     wait_until_ready(f"{project}'s kinds", lambda: all(map(cluster.is_served, paths)), cluster.servers)

@@ -1,6 +1,6 @@
-"""Fakes of the projects that the opt-in components depend on: OpenShift's two operators, and KubeVirt, each a process.
+"""Runs fakes of the projects on which the opt-in components depend: OpenShift's two operators, and KubeVirt.
 
-KubeVirt's own control plane can run instead of the fake; then only KubeVirt's node agents are faked.
+Each fake is a process. KubeVirt's own control plane can replace its fake; then only KubeVirt's node agents are faked.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from localcluster.servers import NO_PROXY_LOCAL_ENV, ROOT
 
 SIMULATORS_MODULE = "localcluster.simulators"
 FAKE_NAMES = {MUTEX: ("fake-cvo", "fake-mco"), VIRTUALIZATION: ("fake-virt",)}
-"""For each component, the fakes that it needs."""
+"""The names of the fakes that each component needs."""
 KUBEVIRT_NODE_FAKES = ("fake-virt-handler",)
 """The fakes that run next to KubeVirt's own control plane."""
 WORKER_POOL_PATH = "/apis/machineconfiguration.openshift.io/v1/machineconfigpools/worker"
 UNVERSIONED_SELECTOR = (
     "!machineconfiguration.openshift.io/release-image-version,!node-role.kubernetes.io/control-plane,!localcluster/for"
 )
-"""Selects the workers without a version label, except for the node of Knative's own pods."""
+"""Label selector of the workers without a version label, except for the node that runs Knative's pods."""
 TIMEOUT_SECONDS = 30
 
 
 class Fakes(Startable):
-    """The fakes for these components, on a cluster that has the CRDs of the projects they imitate.
+    """The fakes that these components need, as processes on a cluster that has the CRDs of the faked projects.
 
     Args:
         directory: The directory for the logs.
@@ -66,7 +66,7 @@ class Fakes(Startable):
 
     @property
     def servers(self) -> list[Server]:
-        """Return all processes."""
+        """Return the processes of the fakes and of KubeVirt's control plane."""
         return [*self._fake_servers, *(self._kubevirt.servers if self._kubevirt else [])]
 
     def stop(self) -> None:
@@ -74,5 +74,5 @@ class Fakes(Startable):
         kill_all(self.servers)
 
     def _are_fakes_ready(self) -> bool:
-        workers = self._cluster.get_client().list("/api/v1/nodes", label_selector=UNVERSIONED_SELECTOR)["items"]
-        return not workers and self._cluster.is_served(WORKER_POOL_PATH)
+        unversioned_workers = self._cluster.get_client().list("/api/v1/nodes", label_selector=UNVERSIONED_SELECTOR)
+        return not unversioned_workers["items"] and self._cluster.is_served(WORKER_POOL_PATH)

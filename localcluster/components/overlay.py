@@ -1,4 +1,4 @@
-"""Writes overlays with a custom set of components, as an administrator would write them."""
+"""Writes kustomize overlays with a custom set of components, as an administrator would write them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from localcluster.components.selection import (
 )
 
 OPTIONAL_COMPONENTS = (ADMISSION, CERTIFICATES)
-"""Components that the overlays include as kustomize components; the overlays' resources form `maintenance`."""
+"""Default components that the overlays list under `components`; `maintenance` is in the overlays' resources."""
 COMPACT_COMPONENT = "compact"
 
 
-def ensure_overlay(base_overlay: Path, wanted_components: Components, new_directory: Path) -> Path:
-    """Return the directory of an overlay with these components: a shipped one for the default set, else a new one."""
-    if set(wanted_components) == set(DEFAULT_COMPONENTS):
+def ensure_overlay(base_overlay: Path, components: Components, new_directory: Path) -> Path:
+    """Return an overlay's directory: `base_overlay` for the default components, else a new one with `components`."""
+    if set(components) == set(DEFAULT_COMPONENTS):
         return base_overlay
     new_directory.mkdir(parents=True, exist_ok=True)
     content = yaml.safe_load((base_overlay / "kustomization.yaml").read_text())
@@ -32,7 +32,7 @@ def ensure_overlay(base_overlay: Path, wanted_components: Components, new_direct
         "resources": [_resolve_resource(new_directory, base_overlay / path) for path in content["resources"]],
         "components": [
             make_relative(new_directory, base_overlay / path)
-            for path in select_components(content["components"], wanted_components)
+            for path in select_components(content["components"], components)
         ],
     }
     (new_directory / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
@@ -40,10 +40,10 @@ def ensure_overlay(base_overlay: Path, wanted_components: Components, new_direct
 
 
 def select_components(base_components: list[str], components: Components) -> list[str]:
-    """Return the kustomize components of an overlay for these components of the product.
+    """Return the paths of the kustomize components that an overlay needs for these components of the product.
 
-    Each opt-in component is added next to each entry of `certificates`. In an overlay with `compact`, where one process
-    serves all functions, each opt-in component is added once, before `compact`.
+    Each opt-in component is inserted before each path of `certificates`. In an overlay with `compact`, where one
+    process serves all functions, each opt-in component is inserted only once, before `compact`.
     """
     opt_in = [
         component
@@ -70,10 +70,10 @@ def _is_component_path(component: str, path: str) -> bool:
 
 
 def _resolve_resource(directory: Path, path: Path) -> str:
-    """Return the overlay's entry for the resource; copy a file, because kustomize reads none outside the overlay."""
+    """Return the overlay's entry for a resource; copy a file, because kustomize rejects files outside the overlay."""
     return Path(shutil.copy(path, directory)).name if path.is_file() else make_relative(directory, path)
 
 
 def make_relative(directory: Path, path: Path) -> str:
-    """Return a path relative to the overlay's directory, since kustomize only accepts relative paths."""
+    """Return the path relative to the overlay's directory, because kustomize rejects absolute paths."""
     return os.path.relpath(path.resolve(), directory.resolve())

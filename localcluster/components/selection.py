@@ -1,4 +1,4 @@
-"""Parses and checks `COMPONENTS` and `SIMULATORS`: components with their requirements, and fakes. Pure functions."""
+"""Parses and validates the Makefile's `COMPONENTS` and `SIMULATORS`. All functions are pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALL_COMPONENTS = (*DEFAULT_COMPONENTS, *OPT_IN_COMPONENTS)
 CRD_PROJECTS = {MUTEX: "OpenShift", VIRTUALIZATION: "KubeVirt", CPU_LABELS: "HyperConverged"}
 """For each component with event sources of its own, the project whose CustomResourceDefinitions it needs."""
 FAKED_PROJECTS = {component: CRD_PROJECTS[component] for component in (MUTEX, VIRTUALIZATION)}
-"""For each component, the project that the fakes imitate."""
+"""The project that the fakes imitate for each component."""
 FAKES_OFF, FAKES_ON, KUBEVIRT_ITSELF = "off", "on", "kubevirt"
 FAKE_MODES = (FAKES_OFF, FAKES_ON, KUBEVIRT_ITSELF)
 """No fakes; fakes of all projects in `FAKED_PROJECTS`; or KubeVirt's own control plane with fakes of its nodes."""
@@ -24,9 +24,9 @@ Components = Collection[str]
 
 
 def parse_components(text: str) -> tuple[str, ...]:
-    """Return the components in a comma-separated text, in the order of `ALL_COMPONENTS`.
+    """Return the components in a comma-separated list, in the order of `ALL_COMPONENTS`.
 
-    Raises `LocalClusterError` for an unknown name, or if a component that another one needs is missing.
+    Raises `LocalClusterError` for an unknown name, or if a required component is missing.
     """
     selected = {name.strip() for name in text.split(",")} - {""}
     if unknown := sorted(selected - set(ALL_COMPONENTS)):

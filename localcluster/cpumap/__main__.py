@@ -5,8 +5,8 @@ The map is in libvirt's source below `src/cpu_map`, and in Debian's package `lib
     apt-get download libvirt0 && dpkg-deb -x libvirt0_*.deb libvirt
     python -m localcluster.cpumap libvirt/usr/share/libvirt/cpu_map 9.0.0
 
-libvirt is under LGPL-2.1-or-later. The generated file copies none of its files; it lists only the names of models and
-their features.
+libvirt's license is LGPL-2.1-or-later. The generated file contains no copy of libvirt's files, only the names of CPU
+models and their features.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SOURCE_TEMPLATE = "libvirt {version}, src/cpu_map/x86_*.xml, LGPL-2.1-or-later, 
 
 
 def parse_models(directory: Path) -> dict[str, list[str]]:
-    """Return the sorted features of every x86 model in the map's directory."""
+    """Return the sorted features of each x86 CPU model in a directory of libvirt's CPU map, by model name."""
     elements = [
         model
         for file in sorted(directory.glob("x86_*.xml"))
@@ -38,10 +38,10 @@ def parse_models(directory: Path) -> dict[str, list[str]]:
 
 
 def _collect_features(name: str, models: dict[str, ElementTree.Element]) -> set[str]:
-    """Return the features of a model and of its base models.
+    """Return the features of a CPU model and of its base models.
 
-    Features that libvirt later added to a model or removed from it are listed per guest, so they are not part of the
-    model.
+    The model does not include features that libvirt added to it or removed from it in a later version; libvirt lists
+    such features in each guest's definition.
     """
     features = {
         feature.attrib["name"]
@@ -52,7 +52,7 @@ def _collect_features(name: str, models: dict[str, ElementTree.Element]) -> set[
 
 
 def format_models(features_by_model: dict[str, list[str]], version: str) -> str:
-    """Return the file's content, one model per line."""
+    """Return the content of models.json, with one CPU model per line."""
     lines = [f"  {json.dumps(name)}: {json.dumps(' '.join(features))}" for name, features in features_by_model.items()]
     source = json.dumps(SOURCE_TEMPLATE.format(version=version))
     return f'{{"source": {source}, "models": {{\n' + ",\n".join(lines) + "\n}}\n"

@@ -1,1 +1,1 @@
-"""`make demo`: drains a node and makes it schedulable again, and prints the events as they are delivered."""
+"""`make demo`: drains a node, makes it schedulable again, and prints the events as they are delivered."""

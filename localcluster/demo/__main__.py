@@ -1,6 +1,6 @@
-"""`make demo`: drains a node from start to end on a temporary cluster; every printed line comes from the real system.
+"""`make demo`: drains a node on a temporary cluster, and makes it schedulable again.
 
-The output combines kubectl, the delivery's log (the events as they are delivered) and a watch on the NodeMaintenance.
+The output combines kubectl's output, the local delivery's log, and the NodeMaintenance's status from a watch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from localcluster.programs import build
 HERE = Path(__file__).parent
 MAINTENANCE_NAME = "demo"
 TIMEOUT_SECONDS = 60.0
-"""Longest time without a status change before the demo fails."""
+"""Seconds without a change of the status after which the demo fails."""
 
 
 def main() -> int:
@@ -87,7 +87,7 @@ def _drain_and_restore_node(cluster: LocalCluster, running_product: Product) -> 
 
 def _deploy_workload(cluster: LocalCluster) -> str:
     """Create the workload; return the name of the node with the most pods."""
-    print_heading("Create a Deployment with a budget, a DaemonSet, a bare pod, an emptyDir pod and a static pod")
+    print_heading("Create a Deployment with a PDB, a DaemonSet, a bare pod, an emptyDir pod and a static pod")
     run_kubectl(cluster, "apply", "-f", str(HERE / "demo.yaml"))
     run_kubectl(cluster, "rollout", "status", "-n", "demo", "deployment/web", "daemonset/agent", "--timeout=60s")
     run_kubectl(cluster, "wait", "-n", "demo", "--for=condition=Ready", "pod", "--all", "--timeout=60s")
@@ -109,9 +109,9 @@ def _create_maintenance(cluster: LocalCluster, node: str) -> None:
 
 
 def _check_node(cluster: LocalCluster, node: str, *, in_maintenance: bool) -> None:
-    """Check that the node is cordoned and tainted if, and only if, `in_maintenance`.
+    """Check whether the node is cordoned and tainted. Raises `DemoError` if the result differs from `in_maintenance`.
 
-    During the maintenance, the node may have only pods that a drain does not evict. Raises `DemoError` otherwise.
+    During the maintenance, the function also checks that only pods which a drain does not evict are left on the node.
     """
     spec = json.loads(run_kubectl(cluster, "get", "node", node, "-o", "json"))["spec"]
     if bool(spec.get("unschedulable")) != in_maintenance or bool(spec.get("taints")) != in_maintenance:

@@ -41,13 +41,13 @@ def print_line(text: str) -> None:
 
 
 def show_kubectl(cluster: LocalCluster, *arguments: str) -> None:
-    """Print a kubectl command and its output."""
+    """Run kubectl, and print the command and its output."""
     print(f"$ kubectl {shlex.join(arguments)}")
     print(run_kubectl(cluster, *arguments))
 
 
 def run_kubectl(cluster: LocalCluster, *arguments: str, **options: Any) -> str:
-    """Return the output of kubectl. Raises `LocalClusterError`, which quotes kubectl's error."""
+    """Run kubectl and return its standard output. Raises `LocalClusterError`, which quotes kubectl's error output."""
     return str(cluster.kubectl(*arguments, **options).stdout)
 
 
@@ -79,13 +79,13 @@ def apply_maintenance(cluster: LocalCluster, name: str, node: str) -> str:
 
 
 def follow_drain(cluster: LocalCluster, name: str, timeout: float, on_change: Callable[[float, str], None]) -> float:
-    """Pass each change of a NodeMaintenance's status to `on_change` until it is Succeeded; return the duration.
+    """Pass each change of a NodeMaintenance's status to `on_change` until its phase is Succeeded; return the seconds.
 
-    Raises `DemoError` if the maintenance fails, and `LocalClusterError` after `timeout` without a change.
+    Raises `DemoError` if the phase is Failed, and `LocalClusterError` after `timeout` seconds without a change.
 
     Args:
         name: The name of the NodeMaintenance.
-        timeout: The longest allowed time without a change.
+        timeout: The longest allowed time without a change, in seconds.
         on_change: Called with the seconds since `follow_drain` was called, and the line to print.
     """
     started, printed = time.monotonic(), ""
@@ -102,7 +102,7 @@ def follow_drain(cluster: LocalCluster, name: str, timeout: float, on_change: Ca
 
 
 def format_drain_status(status: Object) -> str:
-    """Return the status of a NodeMaintenance as one line: phase, progress bar, pending pods and a blocked pod."""
+    """Return the status of a NodeMaintenance as one line: phase, progress bar, pending pods, and one blocked pod."""
     done = int(status.get("drainProgress") or 0)
     bar = "█" * (done // 5) + "░" * (20 - done // 5)
     blocked = [f"{item['name']}: {item['message']}" for item in status.get("blockedPods") or []]

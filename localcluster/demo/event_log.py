@@ -1,4 +1,4 @@
-"""Reads the delivered events from the local delivery's log, prints each of them, and summarizes them at the end."""
+"""Follows the local delivery's log: prints each delivered event, and finally summarizes the calls of the functions."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from localcluster.errors import LocalClusterError
 
 EVENT_TYPE_PREFIX = "dev.nodemaintenance."
 POLL_SECONDS = 0.02
-"""Interval of polling the log; a portable notification for a growing file does not exist."""
+"""Interval between reads of the log; a portable notification that a file has grown does not exist."""
 
 
 class EventLogFollower:
-    """Follows the local delivery's log in a thread while the block runs; skips the lines that are already in the log.
+    """Follows the local delivery's log in a thread during the `with` block; skips the lines that the log already has.
 
     Args:
         log: The log's path.
-        print_line: Prints a line; prints nothing by default.
-        width: The column width for function names.
+        print_line: Called with each line to print; by default, nothing is printed.
+        width: The width of the column with the function's name.
     """
 
     def __init__(self, log: Path, print_line: Callable[[str], None] = lambda line: None, width: int = 8) -> None:
@@ -54,15 +54,15 @@ class EventLogFollower:
             self._print_line(line)
 
     def wait_for_events(self, event_type: str, timeout: float, count: int = 1) -> None:
-        """Return when `count` events of this type were accepted. Raises `LocalClusterError` after `timeout`."""
+        """Return once `count` events of this type were accepted. Raises `LocalClusterError` after `timeout` seconds."""
         with self._changed:
             if not self._changed.wait_for(
-                lambda: sum(_is_accepted(entry, event_type) for entry in self._entries) >= count, timeout
+                lambda: sum(_is_accepted_event(entry, event_type) for entry in self._entries) >= count, timeout
             ):
                 raise LocalClusterError(f"event {event_type}: accepted fewer than {count} times within {timeout:.0f} s")
 
     def summarize_calls(self) -> list[str]:
-        """Return one line per function, with the number of calls and the median and longest duration."""
+        """Return one line per function, with the number of its calls and their median and longest duration."""
         durations: dict[str, list[float]] = {}
         for entry in self._entries:
             if entry["msg"] == "delivered" and "trigger" in entry:
@@ -95,7 +95,7 @@ class EventLogFollower:
             return
         with self._changed:
             self._entries.append(entry)
-            if _is_worth_showing(entry):
+            if _is_worth_printing(entry):
                 self._print_line(self._format_entry(entry))
             self._changed.notify_all()
 
@@ -106,14 +106,14 @@ class EventLogFollower:
         return f"  +{seconds:7.3f} s {kind:26} ─▶ {function:{self._width}} {ms:6.1f} ms"
 
 
-def _is_accepted(entry: dict[str, Any], event_type: str) -> bool:
+def _is_accepted_event(entry: dict[str, Any], event_type: str) -> bool:
     return bool(entry["msg"] == "accepted" and entry.get("type") == event_type)
 
 
-def _is_worth_showing(entry: dict[str, Any]) -> bool:
-    """Return whether to print the entry: a delivery to a function that acts on it.
+def _is_worth_printing(entry: dict[str, Any]) -> bool:
+    """Return whether to print the entry: a delivery to a function that acts on the event.
 
-    `record` receives every event, and most updates need no action.
+    Deliveries to `record` are not printed, because it receives every event, nor are updates that have no effect.
     """
     if entry["msg"] != "delivered" or str(entry.get("trigger", "")).startswith("record"):
         return False

@@ -1,7 +1,7 @@
 """`make demo-real`: runs the product as pods on two real nodes, and drains the node on which it runs.
 
-The cluster has two kubelets with containerd, and Knative Eventing as pods. A short overlay names the product's image.
-The output combines kubectl and a watch on the NodeMaintenance.
+The cluster has two kubelets with containerd, and Knative Eventing as pods. A short overlay sets the product's image.
+The output combines kubectl's output and the NodeMaintenance's status from a watch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BASE_DIR = Path("/tmp")  # noqa: S108 - not TMPDIR, which may be in /var: each n
 
 
 class WebhookPlacement:
-    """Add-on that starts Knative's webhooks on the node that is not drained, so that the drain evicts none of them."""
+    """Add-on that places Knative's webhooks on the node that is not drained, so that the drain does not evict them."""
 
     def write_archives(self, directory: Path) -> list[Path]:
         """Return an empty list, because this add-on has no images."""
@@ -84,7 +84,7 @@ def main() -> int:
 
 
 def _install_product(cluster: LocalCluster, directory: Path) -> None:
-    print_heading("Install the product with an overlay that names the image")
+    print_heading("Install the product with an overlay that sets the image")
     overlay = pod_install.write_overlay(directory / "overlay")
     print((overlay / "kustomization.yaml").read_text())
     run_kubectl(cluster, "apply", "-k", str(overlay))
@@ -92,7 +92,7 @@ def _install_product(cluster: LocalCluster, directory: Path) -> None:
 
 
 def show_drain(cluster: LocalCluster, nodes: RealNodes) -> None:
-    """Show how the product's own node is drained and made schedulable again. Raises `DemoError` if that fails."""
+    """Drain the node that runs the product, and make it schedulable again. Raises `DemoError` if that fails."""
     before = _list_pods(cluster)
     print_heading(f"Start the maintenance of {NODE}, where the product runs")
     for node, names in sorted(_count_accounts_by_node(before).items()):
@@ -120,7 +120,7 @@ def _list_pods(cluster: LocalCluster) -> list[Object]:
 
 
 def _count_accounts_by_node(pods: list[Object]) -> dict[str, Counter[str]]:
-    """Return, per node, the number of pods per ServiceAccount; each function and each source has its own account."""
+    """Count the pods per node and ServiceAccount; each function and each source has its own ServiceAccount."""
     counts_by_node: dict[str, Counter[str]] = {}
     for pod in pods:
         counts_by_node.setdefault(pod["spec"]["nodeName"], Counter())[pod["spec"]["serviceAccountName"]] += 1

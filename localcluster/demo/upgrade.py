@@ -1,6 +1,6 @@
 """`make demo-mutex`: upgrades four workers one at a time, with Jobs before and after each upgrade.
 
-Fake OpenShift operators upgrade a node as soon as its pool allows it; everything else is the real product.
+Fakes of OpenShift's operators upgrade a node as soon as its MachineConfigPool allows it; the rest is the real product.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NEW_VERSION = "4.16.4"
 JOBS_PER_NODE = 4
 """Jobs per node: two rules, each with one Job before the upgrade and one after it."""
 TIMEOUT_SECONDS = 60.0
-"""Longest time without a change of the run before the demo fails."""
+"""Seconds without a change of the run after which the demo fails."""
 FUNCTION_NAME_WIDTH = 14
 """Length of the longest function name."""
 
@@ -79,7 +79,7 @@ def _upgrade_workers(cluster: LocalCluster, product: delivery_engines.RunningPro
     show_kubectl(cluster, "get", "nodes", "-L", f"{VERSION_LABEL},{RUN_LABEL}")
     show_kubectl(cluster, "get", "jobs", "-n", DEFAULT_NAMESPACE)
     _show_pools(cluster)
-    _check_upgraded(cluster, run, before)
+    _check_upgrade_result(cluster, run, before)
     print_heading("Duration of each step")
     for line in event_log.summarize_calls():
         print(f"  {line}")
@@ -87,7 +87,7 @@ def _upgrade_workers(cluster: LocalCluster, product: delivery_engines.RunningPro
 
 
 def _create_run_objects(cluster: LocalCluster) -> dict[str, Object]:
-    """Create the pools, the rules, the target and the MutexRunConfig; return the pools' specs before the run."""
+    """Create pools, rules, a target and a run; return the specs of the MachineConfigPools before the run."""
     print_heading("Create two pools of two workers each, an empty canary, two rules with cleanup Jobs, and one run")
     run_kubectl(cluster, "label", "node", *INFRA_NODES, "node-role.kubernetes.io/infra=")
     show_kubectl(cluster, "apply", "-f", str(MANIFEST))
@@ -120,7 +120,7 @@ def _follow_run(cluster: LocalCluster, event_log: EventLogFollower) -> tuple[Obj
 
 
 def format_progress(status: Object) -> str:
-    """Return the run's status as one line: the number of finished nodes, the step, the node and the current Job."""
+    """Return the run's status as one line: a bar of finished nodes, the step, the node and the current Job."""
     nodes = ((status.get("record") or {}).get("nodes") or {}).values()
     done = sum("cleanedAt" in node for node in nodes)
     bar = "■" * done + "□" * (len(nodes) - done)
@@ -128,8 +128,8 @@ def format_progress(status: Object) -> str:
     return "  ".join(str(column) for column in columns if column)
 
 
-def _check_upgraded(cluster: LocalCluster, run: Object, pools_before: dict[str, Object]) -> None:
-    """Check the upgraded nodes, the pools and the Jobs. Raises `DemoError` if any of them is not as expected."""
+def _check_upgrade_result(cluster: LocalCluster, run: Object, pools_before: dict[str, Object]) -> None:
+    """Check the nodes, the pools and the Jobs after the run. Raises `DemoError` if the upgrade was not as expected."""
     nodes = cluster.get_client().list(NODES_PATH, label_selector=WORKER_LABEL)["items"]
     labels_by_node = {node["metadata"]["name"]: node["metadata"]["labels"] for node in nodes}
     if outdated := [name for name, labels in labels_by_node.items() if labels[VERSION_LABEL] != NEW_VERSION]:
@@ -161,7 +161,7 @@ def _show_pools(cluster: LocalCluster) -> None:
 
 
 def _list_pools(cluster: LocalCluster) -> dict[str, Any]:
-    """Return the spec of each pool, by name."""
+    """Return the spec of each MachineConfigPool, by name."""
     return {pool["metadata"]["name"]: pool["spec"] for pool in cluster.get_client().list(POOLS_PATH)["items"]}
 
 

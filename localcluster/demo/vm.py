@@ -1,6 +1,6 @@
 """`make demo-vm`: drains a node with one virtual machine of each kind, then changes the nodes' CPU labels.
 
-A fake KubeVirt starts, migrates and restarts the virtual machines; everything else is the real product.
+A fake KubeVirt starts, migrates and restarts the virtual machines; the rest is the real product.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ VMS_MANIFEST, CPUS_MANIFEST = (Path(__file__).with_name(name) for name in ("mach
 COMPONENTS = (MAINTENANCE, VIRTUALIZATION, CPU_LABELS)
 NODE, NODE_COUNT = "node-1", 3
 PREVIEW = {"live": MOVES, "pinned": BLOCKS, "always": RESTARTS, "rerun": RESTARTS, "manual": STOPS}
-"""The forecast that the preview must show for each virtual machine, and that the drain must then confirm."""
+"""The forecast that the preview must show for each virtual machine, and with which the drain must agree."""
 BLOCKED_VM = "pinned"
 NOT_MIGRATABLE = "NotMigratable"
 KEPT_MODEL, OBSOLETE_MODEL = "Penryn", "Haswell"
@@ -59,7 +59,7 @@ BOOTED_ANNOTATION = "fake-virt/booted"
 
 @dataclass
 class DemoState:
-    """The state that the demo watches.
+    """The observed state of the NodeMaintenance and of the virtual machines.
 
     Attributes:
         status: The status of the NodeMaintenance.
@@ -70,7 +70,7 @@ class DemoState:
     uptimes: dict[str, Uptime] = field(default_factory=dict)
 
     def apply_change(self, change: Change) -> str:
-        """Apply a change of a NodeMaintenance or a VMI; return a line to print, "" if the line would not change."""
+        """Apply a change of a NodeMaintenance or a VMI; return a line to print, or "" if the line did not change."""
         changed_object, name = change.object, change.object["metadata"]["name"]
         if changed_object["kind"] == "NodeMaintenance":
             before, self.status = self.status, changed_object.get("status") or {}
@@ -88,7 +88,7 @@ class DemoState:
         return reasons if len(reasons) == self.status.get("pendingCount") else []
 
     def are_running(self, *names: str) -> bool:
-        """Return whether all these virtual machines run."""
+        """Return whether all virtual machines with these names run."""
         return all(self.uptimes.get(name, Uptime()).boot_id for name in names)
 
 
@@ -178,7 +178,7 @@ def _drain_node(cluster: LocalCluster, state: DemoState, event_log: EventLogFoll
 def _print_changes_until(
     cluster: LocalCluster, state: DemoState, is_done: Callable[[], bool], print_line: Callable[[str], None] = print
 ) -> None:
-    """Print each change and the virtual machines' uptimes until `is_done` returns true."""
+    """Print each change, followed by the virtual machines' uptimes, until `is_done` returns true."""
 
     async def watch(api: Api) -> None:
         streams = follow(api, MEDIK8S.path), follow(api, VMIS_PATH)
@@ -213,7 +213,7 @@ def _label_cpus(cluster: LocalCluster) -> None:
 
 
 def _wait_for_labels(cluster: LocalCluster, expected_counts: Mapping[str, int]) -> None:
-    """Return once the label of each CPU model is on the given number of nodes."""
+    """Wait until each CPU model's label is on the expected number of nodes."""
     labels_by_node: dict[str, Mapping[str, str]] = {}
 
     async def watch(api: Api) -> None:
@@ -233,7 +233,7 @@ def _wait_for_labels(cluster: LocalCluster, expected_counts: Mapping[str, int]) 
 
 
 def _run_with_timeout(cluster: LocalCluster, watch: Callable[[Api], Coroutine[Any, Any, None]], message: str) -> None:
-    """Run the watch to its end. Raises `DemoError` after `TIMEOUT_SECONDS`."""
+    """Run `watch` until it returns. Raises `DemoError` with `message` after `TIMEOUT_SECONDS`."""
     client = cluster.get_client()
     try:
         client.run(asyncio.wait_for(watch(client.api), TIMEOUT_SECONDS))
@@ -242,7 +242,7 @@ def _run_with_timeout(cluster: LocalCluster, watch: Callable[[Api], Coroutine[An
 
 
 class Uptime(NamedTuple):
-    """The node on which a virtual machine runs, and the id of its boot; both are "" while it does not run."""
+    """The node on which a virtual machine runs, and the id of its latest boot; both are "" while the VM is down."""
 
     node: str = ""
     boot_id: str = ""
@@ -253,14 +253,14 @@ Uptimes = Mapping[str, Uptime]
 
 
 def read_uptime(instance: Object) -> Uptime:
-    """Return the uptime of a VMI."""
+    """Return the uptime from a VMI object."""
     if not is_running(instance):
         return Uptime()
     return Uptime(get_node_name(instance), str(instance["metadata"]["annotations"][BOOTED_ANNOTATION]))
 
 
 def format_uptimes(uptimes: Uptimes, now: datetime) -> str:
-    """Return one line with the uptime and the node of every virtual machine."""
+    """Return one line with every virtual machine's uptime and node."""
     return "   ".join(f"{name} {_format_uptime(uptime, now)}" for name, uptime in sorted(uptimes.items()))
 
 
@@ -270,7 +270,7 @@ def _format_uptime(uptime: Uptime, now: datetime) -> str:
 
 
 def describe_change(before: Uptime, after: Uptime) -> str:
-    """Return a description of a virtual machine's latest change, "" if it did not change."""
+    """Describe a virtual machine's latest change, "" if it did not change."""
     if not after.boot_id:
         return "is shut down" if before.boot_id else ""
     if not before.boot_id:
@@ -281,7 +281,7 @@ def describe_change(before: Uptime, after: Uptime) -> str:
 
 
 def check_outcomes(node: str, preview: Mapping[str, str], before: Uptimes, after: Uptimes) -> Iterator[str]:
-    """Yield one line per virtual machine: the forecast and the outcome. Raises `DemoError` if they differ."""
+    """Yield one line per virtual machine with its forecast and its outcome. Raises `DemoError` if they differ."""
     for name, forecast in sorted(preview.items()):
         was, now = before[name], after.get(name, Uptime())
         has_moved = now.boot_id == was.boot_id and now.node not in ("", node)

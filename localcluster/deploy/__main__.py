@@ -1,4 +1,4 @@
-"""Command line `python -m localcluster.deploy apply|remove OVERLAY`: a name in manifests/overlays, or a directory."""
+"""Command line `python -m localcluster.deploy apply|remove OVERLAY`, where OVERLAY is a name or a directory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from localcluster.errors import LocalClusterError
 
 
 def main() -> None:
-    """Run the command that is named on the command line."""
+    """Parse the command line, and install or remove the overlay."""
     parser = argparse.ArgumentParser(prog="python -m localcluster.deploy", description="Install or remove an overlay.")
     commands = parser.add_subparsers(dest="command", required=True)
     apply_command, remove_command = commands.add_parser("apply"), commands.add_parser("remove")
     for command in (apply_command, remove_command):
-        command.add_argument("overlay", help="Name of an overlay in manifests/overlays, or its directory.")
-    apply_command.add_argument("--image", default="", help="Image that replaces the overlay's placeholder.")
-    apply_command.add_argument("--pushed-image", default="", help="Image for an overlay that names no image.")
+        command.add_argument("overlay", help="Name of an overlay in manifests/overlays, or directory of an overlay.")
+    apply_command.add_argument("--image", default="", help="Image that replaces the overlay's placeholder image.")
+    apply_command.add_argument("--pushed-image", default="", help="Replacement of the placeholder without --image.")
     remove_command.add_argument("--force", action="store_true", help="First end all maintenances and upgrade runs.")
     arguments = parser.parse_args()
     if arguments.command == "apply":

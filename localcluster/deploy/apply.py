@@ -30,11 +30,11 @@ BINDINGS_PATH = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 
 
 def deploy(overlay: str, image: str = "", pushed_image: str = "") -> None:
-    """Apply an overlay; `image`, or else `pushed_image`, replaces the placeholder image, if the overlay contains it.
+    """Apply an overlay, with `image`, or else `pushed_image`, instead of the placeholder image.
 
-    Raises `LocalClusterError` with the reason, which can be that `image` is given but the overlay names another image.
-
-    After an error, nothing was applied, except the signing key's Secret and the final `kubectl apply`'s objects.
+    Raises `LocalClusterError` if the overlay cannot be applied, or if `image` is given but the overlay does not contain
+    the placeholder image. After an error, nothing was applied, except possibly the signing key's Secret, and the
+    objects that `kubectl apply` accepted.
     """
     try:
         kubectl, rendered = _render_if_applicable(overlay, image, pushed_image)
@@ -47,7 +47,7 @@ def deploy(overlay: str, image: str = "", pushed_image: str = "") -> None:
 
 
 def _render_if_applicable(overlay: str, image: str, pushed_image: str) -> tuple[Kubectl, str]:
-    """Check the cluster, create the signing key, and return kubectl and the overlay's objects as YAML."""
+    """Check the cluster, create the signing key, and return kubectl and the overlay's rendered YAML."""
     folder, kubectl = find_overlay(overlay), Kubectl.find()
     rendered = kubectl.render(folder)
     manifests = kubectl.parse(rendered)
@@ -69,13 +69,13 @@ def _render_if_applicable(overlay: str, image: str, pushed_image: str) -> tuple[
             )
         print(f"image: {image}")
         rendered = kubectl.render(folder, image)
-    _check_signing_secret(kubectl, manifests)
+    _check_no_pods_without_signing_key(kubectl, manifests)
     _ensure_signing_secret(kubectl, manifests)
     return kubectl, rendered
 
 
 def _check_kinds_served(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]) -> None:
-    """Raise `LocalClusterError` if the cluster does not serve a kind of these objects."""
+    """Raise `LocalClusterError` if the cluster does not serve the kind of one of these manifests."""
     missing = sorted(list_required_kinds(manifests) - _list_served_kinds(kubectl, manifests))
     if missing:
         names = ", ".join(f"{kind} ({version})" for version, kind in missing)
@@ -88,22 +88,22 @@ def _check_kinds_served(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]
 
 
 def _check_no_other_install(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]) -> None:
-    """Raise `LocalClusterError` if these objects would take over objects or roles of another install."""
+    """Raise `LocalClusterError` if these manifests would take over objects or roles of another install."""
     live_objects = [
         live_object
         for namespace in list_namespaces(manifests)
         for live_object in _list_live_objects(kubectl, namespace)
     ]
-    if conflicts := [*list_conflicts(manifests, live_objects), *_list_accounts_losing_roles(kubectl, manifests)]:
+    if conflicts := [*list_conflicts(manifests, live_objects), *_describe_accounts_losing_roles(kubectl, manifests)]:
         remedy = 'see "Change the broker or the overlay" in docs/upgrade.md'
         raise LocalClusterError(f"conflicts with another install: {'; '.join(conflicts)}; {remedy}")
 
 
-def _check_signing_secret(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]) -> None:
-    """Raise `LocalClusterError` if the signing key does not exist yet but pods already run without it.
+def _check_no_pods_without_signing_key(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]) -> None:
+    """Raise `LocalClusterError` if the signing key's Secret does not exist, but pods already run without the key.
 
-    Pods that start later with the key would reject the events of those pods permanently. Only the administrator may
-    decide to delete them.
+    If the key were created, new pods would sign events with it and permanently reject the running pods' events. Only
+    the administrator may decide to delete the running pods.
     """
     for namespace in list_signing_namespaces(manifests):
         path = f"/api/v1/namespaces/{namespace}"
@@ -124,7 +124,7 @@ def _check_signing_secret(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any
 def _ensure_signing_secret(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]) -> None:
     """Create the signing key's Secret in each namespace that needs it, unless it exists.
 
-    The function applies the namespace first if it is one of the objects.
+    If the manifests contain the namespace, the function applies it first.
     """
     for namespace in list_signing_namespaces(manifests):
         bodies = [
@@ -142,7 +142,7 @@ def _ensure_signing_secret(kubectl: Kubectl, manifests: Sequence[Mapping[str, An
 
 
 def _list_served_kinds(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]) -> set[Kind]:
-    """Return the kinds that the cluster serves in the API groups of these objects."""
+    """Return the kinds that the cluster serves in the API groups of these manifests."""
     found: set[Kind] = set()
     for version in {manifest["apiVersion"] for manifest in manifests}:
         path = f"/apis/{version}" if "/" in version else f"/api/{version}"
@@ -150,10 +150,10 @@ def _list_served_kinds(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]])
     return found
 
 
-def _list_accounts_losing_roles(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]) -> list[str]:
+def _describe_accounts_losing_roles(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]) -> list[str]:
     """Describe each existing ServiceAccount that would lose its ClusterRoleBindings.
 
-    Such an account belongs to another install, or to the same functions deployed in another form.
+    Such a ServiceAccount belongs to another install, or to another overlay's deployment of the same functions.
     """
     lost = sorted(find_accounts_losing_roles(manifests, kubectl.get_raw(BINDINGS_PATH).get("items", ())))
     existing = (pair for pair in lost if kubectl.get_raw("/api/v1/namespaces/{}/serviceaccounts/{}".format(*pair)))
@@ -161,7 +161,7 @@ def _list_accounts_losing_roles(kubectl: Kubectl, manifests: Sequence[Mapping[st
 
 
 def _list_live_objects(kubectl: Kubectl, namespace: str) -> list[Mapping[str, Any]]:
-    """Return the Brokers and the core Services of a namespace."""
+    """Return the Brokers, and the Services of API version v1, in a namespace."""
     paths = (
         f"/apis/eventing.knative.dev/v1/namespaces/{namespace}/brokers",
         f"/api/v1/namespaces/{namespace}/services",

@@ -1,4 +1,4 @@
-"""Runs kubectl with the current kubeconfig, renders overlays, and finds overlays."""
+"""Runs kubectl with the current kubeconfig, and finds and renders overlays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OVERLAYS_DIR = ROOT / "manifests" / "overlays"
 
 
 def find_overlay(overlay: str) -> Path:
-    """Return an overlay's directory. Raises `LocalClusterError`, which lists the project's overlays, if there is none.
+    """Return an overlay's directory. Raises `LocalClusterError`, which lists the shipped overlays, if none exists.
 
     The function expands a leading `~`, which a shell does not expand inside `OVERLAY=`.
     """
@@ -39,13 +39,13 @@ def find_overlay(overlay: str) -> Path:
 
 @dataclass(frozen=True)
 class Kubectl:
-    """A kubectl program, which uses the current kubeconfig. All methods raise `LocalClusterError` if it fails."""
+    """A kubectl program with the current kubeconfig. If kubectl fails, most methods raise `LocalClusterError`."""
 
     program: str
 
     @classmethod
     def find(cls) -> Kubectl:
-        """Find kubectl on PATH, or else the one that `make build` built, and check that the API server responds."""
+        """Find kubectl on PATH, or else the kubectl from `make build`, and check that the API server responds."""
         built = build.get_target_dir() / "kubectl"
         program = shutil.which("kubectl") or (str(built) if built.is_file() else "")
         if not program:
@@ -57,18 +57,18 @@ class Kubectl:
         return kubectl
 
     def run(self, *arguments: str, stdin: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run kubectl with these arguments and return its output; without `check`, a failure raises no error."""
+        """Run kubectl and return its output; if `check` is false, a failure raises no error."""
         done = subprocess.run([self.program, *arguments], input=stdin, capture_output=True, text=True, check=False)
         if check and done.returncode:
             raise LocalClusterError(f"{' '.join(arguments)}: {done.stderr.strip()}")
         return done
 
     def show(self, *arguments: str, stdin: str = "") -> bool:
-        """Run kubectl with its output on the terminal; return whether it succeeded."""
+        """Run kubectl with its output on the terminal; return whether kubectl succeeded."""
         return subprocess.run([self.program, *arguments], input=stdin, text=True, check=False).returncode == 0
 
     def get_raw(self, path: str) -> Mapping[str, Any]:
-        """Return the API server's response to a GET of this path, {} if it does not serve the path."""
+        """Return the API server's response to a GET of this path, or {} if the response is NotFound."""
         done = self.run("get", "--raw", path, check=False)
         if done.returncode == 0:
             response: Mapping[str, Any] = json.loads(done.stdout)
@@ -78,7 +78,7 @@ class Kubectl:
         raise LocalClusterError(f"cannot get {path}: {done.stderr.strip()}")
 
     def render(self, folder: Path, image: str = "") -> str:
-        """Return the objects of an overlay as YAML; `image`, if given, replaces the placeholder image."""
+        """Render an overlay as YAML; `image`, if given, replaces the placeholder image."""
         if not image:
             return self.run("kustomize", str(folder)).stdout
         name, _, tag = image.rpartition(":")
@@ -91,6 +91,6 @@ class Kubectl:
             return self.run("kustomize", directory).stdout
 
     def parse(self, rendered: str) -> list[Mapping[str, Any]]:
-        """Return the objects of rendered YAML; those without a namespace get the current context's namespace."""
+        """Parse rendered YAML; objects without a namespace get the current context's namespace."""
         viewed = self.run("config", "view", "--minify", "-o", "jsonpath={.contexts[0].context.namespace}", check=False)
         return set_default_namespace(list(yaml.load_all(rendered, Loader=YAML_LOADER)), viewed.stdout or "default")

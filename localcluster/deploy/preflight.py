@@ -8,17 +8,17 @@ from typing import Any
 KNATIVE_DOMAIN = ".knative.dev"
 BROKER_CLASS_ANNOTATION = "eventing.knative.dev/broker.class"
 SIGNING_SECRET = "signing"  # noqa: S105 - a name, not a secret
-"""The Secret with the key with which the product signs events."""
+"""The Secret that contains the key with which the product signs events."""
 PLACEHOLDER_IMAGE = "nodemaintenance"
-"""The image name in the manifests, which `images` of an overlay must replace: it is in no registry."""
+"""The placeholder image in the manifests, which no registry contains; `images` of an overlay must replace it."""
 NAMESPACED_KINDS = ("Broker", "Service", "ContainerSource")
-"""Kinds whose namespace is needed for the checks before anything is applied."""
+"""Kinds of which the checks need each object's namespace before anything is applied."""
 Kind = tuple[str, str]
 """An `apiVersion` and a `kind`."""
 
 
 def list_required_kinds(manifests: Sequence[Mapping[str, Any]]) -> set[Kind]:
-    """Return the kinds that the cluster must already serve: those that the objects use but do not define."""
+    """Return the kinds that the cluster must already serve: kinds that the manifests use but do not define."""
     defined = {
         (f"{spec['group']}/{version['name']}", spec["names"]["kind"])
         for spec in (manifest["spec"] for manifest in manifests if manifest["kind"] == "CustomResourceDefinition")
@@ -28,7 +28,7 @@ def list_required_kinds(manifests: Sequence[Mapping[str, Any]]) -> set[Kind]:
 
 
 def set_default_namespace(manifests: Sequence[Mapping[str, Any]], namespace: str) -> list[Mapping[str, Any]]:
-    """Return the objects; `namespace` is set in each `NAMESPACED_KINDS` object without one, as kubectl does."""
+    """Return the manifests; those of `NAMESPACED_KINDS` without a namespace get `namespace`, as with kubectl."""
     return [
         {**manifest, "metadata": {"namespace": namespace, **manifest["metadata"]}}
         if manifest["kind"] in NAMESPACED_KINDS
@@ -38,14 +38,14 @@ def set_default_namespace(manifests: Sequence[Mapping[str, Any]], namespace: str
 
 
 def list_namespaces(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the namespaces in which these objects have a Broker, or a core or Knative Service."""
+    """Return the namespaces in which the manifests define a Broker, or a core or Knative Service."""
     return sorted(
         {manifest["metadata"]["namespace"] for manifest in manifests if manifest["kind"] in ("Broker", "Service")}
     )
 
 
 def list_conflicts(manifests: Sequence[Mapping[str, Any]], live_objects: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Describe each live object that these objects cannot replace because a different set of components created it.
+    """Describe each live object that a manifest cannot replace, because an overlay with other components created it.
 
     The class of a Broker is immutable. Knative Serving neither adopts a foreign core Service nor releases its own.
     """
@@ -76,28 +76,28 @@ def list_conflicts(manifests: Sequence[Mapping[str, Any]], live_objects: Sequenc
 def find_accounts_losing_roles(
     manifests: Sequence[Mapping[str, Any]], live_bindings: Sequence[Mapping[str, Any]]
 ) -> set[tuple[str, str]]:
-    """Return the ServiceAccounts that applying these objects would remove from live ClusterRoleBindings."""
+    """Return the ServiceAccounts that live ClusterRoleBindings would lose if these manifests were applied."""
     new_accounts = {
-        manifest["metadata"]["name"]: _list_accounts(manifest)
+        manifest["metadata"]["name"]: _list_service_accounts(manifest)
         for manifest in manifests
         if manifest["kind"] == "ClusterRoleBinding"
     }
     lost = (
-        _list_accounts(binding) - new_accounts.get(binding["metadata"]["name"], _list_accounts(binding))
+        _list_service_accounts(binding) - new_accounts.get(binding["metadata"]["name"], _list_service_accounts(binding))
         for binding in live_bindings
     )
     return set().union(*lost)
 
 
 def list_objects_with_placeholder_image(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the objects that would run the placeholder image, which cannot be pulled."""
+    """Return the objects that would run the placeholder image, which cannot be pulled, as "KIND NAME"."""
     return [
         f"{manifest['kind']} {manifest['metadata']['name']}" for manifest in manifests if _has_placeholder(manifest)
     ]
 
 
 def _has_placeholder(part: Any) -> bool:
-    """Return whether a container in this object, or in this part of one, has the placeholder image."""
+    """Return whether `part`, a manifest or a value in one, contains a container with the placeholder image."""
     if isinstance(part, Mapping):
         return part.get("image") == PLACEHOLDER_IMAGE or any(map(_has_placeholder, part.values()))
     return isinstance(part, list) and any(map(_has_placeholder, part))
@@ -124,8 +124,8 @@ def _reads_signing_key(variable: Mapping[str, Any]) -> bool:
     return bool(variable.get("valueFrom", {}).get("secretKeyRef", {}).get("name") == SIGNING_SECRET)
 
 
-def _list_accounts(binding: Mapping[str, Any]) -> set[tuple[str, str]]:
-    """Return the ServiceAccounts among a binding's subjects, by namespace and name."""
+def _list_service_accounts(binding: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """Return the namespace and name of each ServiceAccount among a binding's subjects."""
     accounts = (subject for subject in binding.get("subjects") or () if subject["kind"] == "ServiceAccount")
     return {(account["namespace"], account["name"]) for account in accounts}
 
@@ -140,5 +140,5 @@ def _is_owned_by_serving(service: Mapping[str, Any]) -> bool:
 
 
 def list_signing_namespaces(manifests: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Return the namespaces in which the product signs events."""
+    """Return the namespaces in which the product signs events: those with a ContainerSource."""
     return {manifest["metadata"]["namespace"] for manifest in manifests if manifest["kind"] == "ContainerSource"}

@@ -27,7 +27,7 @@ EFFECTFUL_RESOURCES = (
 )
 """Resources whose objects have a finalizer, which the functions remove after they have restored nodes or pools."""
 ALPHA_SOURCE = "maintenances-v1alpha1"
-"""Name of the ApiServerSource of manifests/v1alpha1. Without it, that resource belongs to another operator."""
+"""Name of the ApiServerSource in manifests/v1alpha1. If it does not exist, another operator owns `ALPHA_RESOURCE`."""
 POD_SOURCE = "podsource"
 """Name of the ContainerSource that each install has."""
 SHARED_SELECTOR = "!nodemaintenance.dev/shared"
@@ -39,9 +39,9 @@ LABEL_TIMEOUT_SECONDS = 60.0
 
 
 def remove(overlay: str, force: bool) -> None:
-    """Remove an install, or a part of it without functions. Raises `LocalClusterError` with the reason.
+    """Remove an install, or an overlay that contains only a part of one. Raises `LocalClusterError` with the reason.
 
-    If maintenances or upgrade runs exist, the function removes nothing; with `force`, it first ends them.
+    If maintenances or upgrade runs exist, nothing is removed; with `force`, they are ended first.
     """
     try:
         folder, kubectl = find_overlay(overlay), Kubectl.find()
@@ -50,13 +50,14 @@ def remove(overlay: str, force: bool) -> None:
         is_install = any(manifest["kind"] == "ContainerSource" for manifest in manifests)
         _check_no_other_install(kubectl, manifests)
         names_by_resource = {
-            resource: _list_names(kubectl, resource) for resource in _list_own_resources(kubectl, manifests, is_install)
+            resource: _list_object_names(kubectl, resource)
+            for resource in _list_own_resources(kubectl, manifests, is_install)
         }
         live_objects = {resource: names for resource, names in names_by_resource.items() if names}
         if live_objects and not force:
-            raise LocalClusterError(_format_refusal(live_objects))
+            raise LocalClusterError(_format_existing_objects_error(live_objects))
         for resource in live_objects:
-            _end_all(kubectl, resource)
+            _delete_all_and_wait(kubectl, resource)
     except LocalClusterError as error:
         raise LocalClusterError(f"the install was not removed: {error}") from None
     if is_install:
@@ -69,7 +70,7 @@ def remove(overlay: str, force: bool) -> None:
 
 
 def _list_deletions(manifests: Sequence[Mapping[str, Any]], is_install: bool) -> list[tuple[str, ...]]:
-    """Return the arguments of each `kubectl delete`: the overlay, and what the install wrote outside of the overlay."""
+    """Return each `kubectl delete`'s arguments: for the overlay, and for other objects that the install created."""
     deletions: list[tuple[str, ...]] = [("-f", "-", "-l", SHARED_SELECTOR)]
     if is_install:
         deletions += [("secret", SIGNING_SECRET, "-n", namespace) for namespace in list_signing_namespaces(manifests)]
@@ -90,7 +91,7 @@ def _list_own_resources(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]
 
 
 def _check_no_other_install(kubectl: Kubectl, manifests: Sequence[Mapping[str, Any]]) -> None:
-    """Raise `LocalClusterError` if another install, in another namespace, needs the CRDs and cluster roles."""
+    """Raise `LocalClusterError` if another namespace contains an install, which needs the CRDs and ClusterRoles."""
     own_namespaces = {manifest["metadata"].get("namespace", "") for manifest in manifests}
     sources = _list_objects(kubectl, "containersources.sources.knative.dev", f"metadata.name={POD_SOURCE}")
     others = sorted({source["metadata"]["namespace"] for source in sources} - own_namespaces)
@@ -100,12 +101,12 @@ def _check_no_other_install(kubectl: Kubectl, manifests: Sequence[Mapping[str, A
         )
 
 
-def _list_names(kubectl: Kubectl, resource: str) -> list[str]:
+def _list_object_names(kubectl: Kubectl, resource: str) -> list[str]:
     return [item["metadata"]["name"] for item in _list_objects(kubectl, resource)]
 
 
 def _list_objects(kubectl: Kubectl, resource: str, field_selector: str = "") -> list[Mapping[str, Any]]:
-    """Return the objects of a resource in all namespaces, none if the API server does not serve the resource."""
+    """Return all objects of a resource, or an empty list if the API server does not serve the resource."""
     arguments = ("get", resource, "-A", "-o", "json", f"--field-selector={field_selector}")
     done = kubectl.run(*arguments, check=False)
     if done.returncode and "the server doesn't have a resource type" in done.stderr:
@@ -116,8 +117,8 @@ def _list_objects(kubectl: Kubectl, resource: str, field_selector: str = "") -> 
     return items
 
 
-def _format_refusal(live_objects: Mapping[str, Sequence[str]]) -> str:
-    """Describe the objects that must be ended first, and the two ways to end them."""
+def _format_existing_objects_error(live_objects: Mapping[str, Sequence[str]]) -> str:
+    """Return an error message that lists the objects to end first, and the two ways to end them."""
     described = "; ".join(f"{resource}: {', '.join(names)}" for resource, names in live_objects.items())
     return (
         f"these objects change nodes, and only the running functions can restore the nodes: {described}: end them "
@@ -125,10 +126,10 @@ def _format_refusal(live_objects: Mapping[str, Sequence[str]]) -> str:
     )
 
 
-def _end_all(kubectl: Kubectl, resource: str) -> None:
+def _delete_all_and_wait(kubectl: Kubectl, resource: str) -> None:
     """Delete all objects of a resource, and wait until the functions have restored what the objects changed."""
     if not kubectl.show("delete", resource, "--all", "-A", f"--timeout={END_TIMEOUT_SECONDS}s"):
-        left = ", ".join(_list_names(kubectl, resource))
+        left = ", ".join(_list_object_names(kubectl, resource))
         raise LocalClusterError(
             f"{resource} {left} did not end within {END_TIMEOUT_SECONDS} s: check with `kubectl get pods -A -l "
             "app.kubernetes.io/part-of=node-maintenance` that the functions run, then run `make undeploy` again"
@@ -138,7 +139,7 @@ def _end_all(kubectl: Kubectl, resource: str) -> None:
 def _remove_node_labels(kubectl: Kubectl, namespaces: Iterable[str]) -> None:
     """Delete the CPU capabilities, and wait until the functions have removed all labels and conditions from the nodes.
 
-    Labels that stay, for example because a function does not run, are reported and stop nothing.
+    If labels remain after the timeout, for example because a function does not run, print them and return.
     """
     for namespace in namespaces:
         kubectl.show("delete", "configmaps", "--ignore-not-found", "-n", namespace, "-l", CAPABILITIES_LABEL)

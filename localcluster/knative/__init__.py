@@ -1,1 +1,1 @@
-"""Real Knative Eventing as local processes next to a local cluster, with the product on it."""
+"""Real Knative Eventing as local processes, with the product installed on it."""

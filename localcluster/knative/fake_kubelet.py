@@ -16,15 +16,15 @@ from localcluster.servers import ROOT
 TOKEN_SECONDS = 365 * 24 * 3600
 """Lifetime of the tokens, in seconds; they are not renewed, so each must last as long as the cluster."""
 PRODUCT_IMAGE = "nodemaintenance"
-"""The product's image."""
+"""The placeholder image in the product's manifests."""
 SIGNING_SECRET = "signing"  # noqa: S105 - a name, not a secret
-"""The Secret with the key with which the product signs events."""
+"""The Secret that contains the key with which the product signs events."""
 NO_LEADER_ELECTION = ("ingress", "filter")
-"""Knative binaries without leader election, which reject the flag that disables it."""
+"""Knative binaries without leader election, which do not accept the flag `-disable-ha`."""
 
 
 def write_account_kubeconfig(cluster: LocalCluster, namespace: str, account: str) -> Path:
-    """Return a kubeconfig with a ServiceAccount token, from the TokenRequest API as in a pod; write it on first use."""
+    """Return a kubeconfig with a ServiceAccount token from the TokenRequest API, as in a pod; write it on first use."""
     file = cluster.directory / "users" / f"{namespace}_{account}.token.kubeconfig"
     if not file.exists():
         request = {
@@ -54,7 +54,7 @@ class FakeKubelet:
         self._environment = dict(environment)
 
     def build_server(self, namespace: str, deployment: str, **overrides: str) -> Server:
-        """Return the process for a Deployment's only container; `overrides` set ports that must be unique per host."""
+        """Return the process for a Deployment's only container; `overrides` replace environment variables of it."""
         body = self._cluster.get_client().get(f"/apis/apps/v1/namespaces/{namespace}/deployments/{deployment}")
         spec = body["spec"]["template"]["spec"]
         account = spec.get("serviceAccountName") or "default"
@@ -68,10 +68,10 @@ class FakeKubelet:
         return Server(deployment, self._build_command(container), self._logs / f"{deployment}.log", environment, ROOT)
 
     def _build_command(self, container: Mapping[str, Any]) -> list[str | Path]:
-        """Return the command that the container's image would run.
+        """Return the command that a container with this image would run.
 
-        Knative's images are named after their binary; the product's image runs the container's command or its default
-        one.
+        Knative's images have the names of their binaries. The product's image runs the container's command, or its own
+        default command.
         """
         image, arguments = container["image"], [*(container.get("command") or []), *(container.get("args") or [])]
         if image == PRODUCT_IMAGE:

@@ -1,4 +1,4 @@
-"""Knative's own manifests, from its Go modules: reads them, adapts them to this host, and applies them."""
+"""Reads Knative's manifests from its Go modules, adapts them to this host, and applies them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from localcluster.programs import build
 
 HERE = Path(__file__).parent
 NODE_LABEL = "localcluster/for=knative"
-# Aggregator routing makes the API server call webhooks at their endpoints' addresses, since kube-proxy is absent. The
-# admission plugins put every pod of a namespace on the node that the namespace's annotations select, so that no drain
-# touches Knative's pods.
+# Without kube-proxy, aggregator routing makes the API server call webhooks at their endpoints' addresses. The admission
+# plugins put every pod of a namespace on the node that the namespace's annotations select. So Knative's pods are on a
+# node that is never drained.
 APISERVER_FLAGS = (
     "--enable-aggregator-routing=true",
     "--enable-admission-plugins=PodNodeSelector,PodTolerationRestriction",
@@ -42,14 +42,14 @@ class KnativeProject:
 
     Attributes:
         name: The project's name: the last part of its Go module's path.
-        toolset: Its binaries.
-        go_module_dir: The directory of `localcluster` with the go.mod that requires the Go modules.
-        namespace: The namespace that it is installed in.
+        toolset: The toolset that builds the project's binaries.
+        go_module_dir: The directory in `localcluster` with the go.mod that requires the project's Go modules.
+        namespace: The namespace in which the project is installed.
         manifest_paths: For each Go module, the paths of manifest files and directories in the module.
-        controllers: The Deployments that run as processes.
+        controllers: The controllers' Deployments, which run as processes.
         webhooks: The Services of the admission webhooks, each with the Deployment that serves it.
-        dry_run_file: Objects for a dry run, which shows that the webhooks respond for each API group.
-        excluded_names: Names of objects of features that the product does not use.
+        dry_run_file: Objects of each API group; a dry run of them shows that the webhooks respond.
+        excluded_names: Names of objects that only features outside of the product's use need.
     """
 
     name: str
@@ -63,7 +63,7 @@ class KnativeProject:
     excluded_names: frozenset[str] = frozenset()
 
     def load_manifests(self, excluded_kinds: frozenset[str] = POD_ONLY_KINDS) -> list[Manifest]:
-        """Return the project's manifests, without the excluded names and kinds."""
+        """Return the project's manifests, without those that have an excluded name or kind."""
         paths = [
             build.download_program_module(self.go_module_dir, module) / path
             for module, module_paths in self.manifest_paths.items()
@@ -105,7 +105,7 @@ SERVING = KnativeProject(
     namespace="knative-serving",
     manifest_paths={
         "knative.dev/serving": ("config/core",),
-        # In Serving's repository, these are links, which the zip file of a Go module does not contain.
+        # In Serving's repository, these files are symbolic links, which the zip file of a Go module does not contain.
         "knative.dev/networking": tuple(
             f"config/{name}.yaml"
             for name in ("certificate", "domain-claim", "ingress", "serverlessservice", "config-network")
@@ -128,28 +128,28 @@ SERVING_WEBHOOK = replace(
         )
     },
 )
-"""Knative Serving's admission webhook only; no pod of a Knative Service can run with it."""
+"""Only the admission webhook of Knative Serving, with which Knative Services can be created but do not run."""
 
 
 def apply_manifests(cluster: LocalCluster, manifests: list[Manifest]) -> None:
-    """Apply objects, taking over the ownership of their fields."""
+    """Apply objects server-side, and take over their fields from other field managers."""
     cluster.apply(manifests, "--force-conflicts")
 
 
 def split_prerequisites(manifests: list[Manifest]) -> tuple[list[Manifest], list[Manifest]]:
-    """Return the objects that must be applied first, and all other objects."""
+    """Return the manifests that must be applied first, and all other manifests."""
     return [manifest for manifest in manifests if manifest["kind"] in PREREQUISITE_KINDS], [
         manifest for manifest in manifests if manifest["kind"] not in PREREQUISITE_KINDS
     ]
 
 
 def pin_namespace(cluster: LocalCluster, namespace: str) -> None:
-    """Make the API server place all pods of a namespace on the node that is never drained."""
+    """Make the API server place all pods of a namespace on Knative's node, which is never drained."""
     cluster.kubectl("annotate", "--overwrite", "namespace", namespace, *PLACEMENT_ANNOTATIONS)
 
 
 def install_project(cluster: LocalCluster, project: KnativeProject, ports: Mapping[str, int]) -> None:
-    """Install a project. Its webhooks fill in their own webhook configurations later, when they start.
+    """Install a project; its webhooks complete their own webhook configurations later, when they start.
 
     Args:
         project: The project.
@@ -181,7 +181,7 @@ def _build_endpoint_slice(namespace: str, service: str, port: int) -> Manifest:
 
 
 def get_host_address() -> str:
-    """Return a non-loopback address of this host, since an EndpointSlice must not contain a loopback address."""
+    """Return a non-loopback address of this host, because an EndpointSlice must not contain a loopback address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # RFC 5737: a reserved address; choosing a route sends no packet

@@ -1,8 +1,8 @@
 """Enables and disables Knative's `authentication-oidc` at run time; while it is enabled, each sender must authenticate.
 
-Knative's ingress, filter and dispatcher verify tokens with the API server's public keys. In a cluster they fetch these
-keys from `kubernetes.default.svc` with their own accounts. Here they fetch them anonymously from the API server's
-address.
+Knative's ingress, filter and dispatcher verify tokens with the API server's public keys. In a real cluster, they fetch
+these keys from `kubernetes.default.svc` with their own ServiceAccounts. On a local cluster, they fetch the keys
+anonymously from the API server's address.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from localcluster.knative import install
 from localcluster.processes import wait_until_ready
 
 TIMEOUT_SECONDS, MAX_ATTEMPTS = 20, 4
-"""The timeout in which all components must apply a change of the flags, and the number of attempts."""
+"""Seconds within which Knative must apply a change of the flags, and the number of attempts."""
 OIDC_FLAG, DISCOVERY_URL_KEY = "authentication-oidc", "oidc-discovery-base-url"
 """Keys of the ConfigMap config-features."""
 DISCOVERY_BINDING = {
@@ -40,16 +40,16 @@ SENDER_PATHS = (
     *(f"sources.knative.dev/v1/{{}}/{kind}s" for kind in ("apiserversource", "pingsource", "containersource")),
     "sources.knative.dev/v1/{}/sinkbindings",
 )
-"""Resources for whose objects Knative creates ServiceAccounts, with which they send events."""
+"""API paths of the resources that send events; Knative creates a ServiceAccount for each of their objects."""
 CHANNELS_PATH = f"/apis/messaging.knative.dev/v1/namespaces/{NAMESPACE}/inmemorychannels"
 OIDC_VARIABLES = ("K_AUDIENCE", "K_OIDC_SERVICE_ACCOUNT")
-"""The variables that contain the audience of an adapter's tokens, and the ServiceAccount of the tokens."""
+"""Environment variables with the audience of an adapter's tokens, and with the ServiceAccount of the tokens."""
 TOKEN_VOLUME = "oidc-token"  # noqa: S105 - a volume name, not a token
-"""The volume with the token of a SinkBinding."""
+"""The volume that contains a SinkBinding's token."""
 
 
 def enable(cluster: LocalCluster) -> None:
-    """Enable authentication; return when each Knative object has an identity and its adapter is configured."""
+    """Enable authentication; return when each Knative object has an identity, and its adapter uses this identity."""
     install.apply_manifests(cluster, [DISCOVERY_BINDING])
     _set_flags_and_wait(cluster, {OIDC_FLAG: "enabled", DISCOVERY_URL_KEY: cluster.url}, enabled=True)
 
@@ -57,9 +57,9 @@ def enable(cluster: LocalCluster) -> None:
 def disable(cluster: LocalCluster) -> None:
     """Disable authentication; return when Knative has removed the identities from the objects and their adapters.
 
-    Knative leaves the EventPolicy of the Broker's channel in place, which keeps the channel not ready. Its dispatcher
-    serves such a channel only until the dispatcher's next restart. So the function deletes the EventPolicies and waits
-    for the channel.
+    Knative does not delete the EventPolicy of the Broker's channel, so the channel does not become ready. The
+    dispatcher serves such a channel only until the dispatcher restarts. So this function deletes the EventPolicies, and
+    waits until the channel is ready.
     """
     _set_flags_and_wait(cluster, {OIDC_FLAG: "disabled", DISCOVERY_URL_KEY: None}, enabled=False)
     cluster.kubectl("delete", "eventpolicy", "--all", "-n", NAMESPACE)
@@ -72,7 +72,7 @@ def disable(cluster: LocalCluster) -> None:
 
 
 def read_oidc_variables(cluster: LocalCluster) -> dict[str, dict[str, str]]:
-    """Return, for each Deployment in the product's namespace, the `OIDC_VARIABLES` variables of its container."""
+    """Return the `OIDC_VARIABLES` of the first container of each Deployment in the product's namespace."""
     return {
         item["metadata"]["name"]: {
             entry["name"]: entry["value"] for entry in list_variables(item) if entry["name"] in OIDC_VARIABLES
@@ -94,8 +94,8 @@ def write_tokens(cluster: LocalCluster, directory: Path) -> None:
 def _set_flags_and_wait(cluster: LocalCluster, flags: dict[str, Any], *, enabled: bool) -> None:
     """Set the flags; return when Knative has reconciled everything that depends on them. Retry after a timeout.
 
-    Sometimes Knative misses a Trigger that it is reconciling when the flags change. Another change of the ConfigMap
-    makes it reconcile the Trigger again.
+    Knative sometimes misses a flag change for a Trigger that it is reconciling. Another change of the ConfigMap makes
+    Knative reconcile the Trigger again.
     """
     for attempt in range(MAX_ATTEMPTS):
         _patch_flags(cluster, flags, attempt)
@@ -116,7 +116,7 @@ def _patch_flags(cluster: LocalCluster, flags: dict[str, Any], attempt: int) -> 
 
 
 def _is_reconciled(cluster: LocalCluster, *, enabled: bool) -> bool:
-    """Return whether the Broker, each sender, and each Deployment with the Broker's address match the flags."""
+    """Return whether the Broker, each sender, and each Deployment with a sink have identities only if `enabled`."""
     client = cluster.get_client()
     broker = client.get(f"/apis/eventing.knative.dev/v1/namespaces/{NAMESPACE}/brokers/default")
     lists = [client.list(f"/apis/{path.format(f'namespaces/{NAMESPACE}')}") for path in SENDER_PATHS]
@@ -141,7 +141,7 @@ def _has_oidc_settings(deployment: Object) -> bool:
 
 
 def list_deployments(cluster: LocalCluster) -> list[Object]:
-    """Return the Deployments in the product's namespace, including those that Knative creates for the sources."""
+    """Return the Deployments in the product's namespace, including the source adapters that Knative deploys."""
     return list(cluster.get_client().list(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments")["items"])
 
 

@@ -1,6 +1,6 @@
-"""Knative as processes: the control planes of its projects, and Eventing's data plane of ingress, filter and channel.
+"""Runs Knative as processes: its projects' control planes, and Eventing's data plane of ingress, filter and channel.
 
-An nginx reverse proxy replaces cluster DNS: the host name of a request selects the local port.
+An nginx reverse proxy replaces cluster DNS: it selects the local port by the host name of the request.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ CONFIG_TEMPLATE = Path(__file__).with_name("nginx.conf")
 
 
 class KnativePlanes:
-    """Knative on a cluster that was started with `install.APISERVER_FLAGS`; only one instance per host."""
+    """Knative on a cluster that was started with `install.APISERVER_FLAGS`; only one instance can run per host."""
 
-    # The dispatcher must start first: other processes try to listen on one of its ports, and continue if it is taken.
+    # The dispatcher must start first: other processes try to use one of its ports, and continue if the port is taken.
     parts: tuple[str, ...] = ("dispatcher", "ingress", "filter")
 
     def __init__(self, cluster: LocalCluster, directory: Path) -> None:
@@ -50,11 +50,11 @@ class KnativePlanes:
 
     @property
     def servers(self) -> list[Server]:
-        """Return all processes."""
+        """Return the processes of the proxy, the control plane and the data plane."""
         return [self.proxy.server, *self.control_plane.servers, *self.data_plane.values()]
 
     def start(self) -> None:
-        """Install and start Knative; return when its objects can be created."""
+        """Install and start Knative; return when its webhooks accept Knative objects."""
         with reserve_ports():
             self.proxy.server.start()
             self.control_plane.install()
@@ -81,9 +81,9 @@ class KnativePlanes:
         )
 
     def is_dispatcher_ready(self) -> bool:
-        """Return whether the dispatcher listens on its port.
+        """Return whether the dispatcher responds on its port.
 
-        A Knative adapter that starts before the dispatcher would use this port for its own probes.
+        If a Knative adapter started before the dispatcher, the adapter would use this port for its own probes.
         """
         return is_responding(self.get_readiness_url("dispatcher"), headers=PROBE_HEADERS)
 
@@ -96,7 +96,7 @@ class KnativePlanes:
         self.data_plane[name].kill()
 
     def _build_data_plane_server(self, deployment: str, **ports: str) -> Server:
-        """Return a data plane process that trusts the API server's certificate when it fetches token keys."""
+        """Return a data plane process that trusts the API server's certificate when it fetches the token keys."""
         trust = {"SSL_CERT_FILE": str(self._issuer_ca_file)}
         return self.kubelet.build_server(EVENTING.namespace, deployment, PROFILING_PORT="0", **ports, **trust)
 
@@ -106,9 +106,9 @@ class KnativePlanes:
 
 @contextmanager
 def reserve_ports() -> Iterator[None]:
-    """Reserve the dispatcher's ports while the block runs: Knative's adapters use one of them for probes if it is free.
+    """Reserve the dispatcher's ports during the `with` block, because Knative's adapters use a free one for probes.
 
-    Raises `LocalClusterError` if one of them is taken.
+    Raises `LocalClusterError` if a port is in use.
     """
     with ExitStack() as sockets:
         for port in DISPATCHER_PORTS:
@@ -154,12 +154,12 @@ class ControlPlane(Startable):
         self.servers: list[Server] = []
 
     def install(self) -> None:
-        """Apply the manifests of all projects."""
+        """Apply the manifests of the Knative projects."""
         for project, ports in zip(self._projects, self._ports, strict=True):
             install.install_project(self._cluster, project, ports)
 
     def _start_and_wait(self) -> None:
-        """Start the processes of all projects; return when their objects can be created."""
+        """Start the processes of the projects; return when the webhooks accept objects of the projects."""
         for project, kubelet, ports in zip(self._projects, self._kubelets, self._ports, strict=True):
             for name in project.controllers:
                 self.servers.append(kubelet.build_server(project.namespace, name, PROFILING_PORT=str(reserve_port())))
@@ -171,11 +171,11 @@ class ControlPlane(Startable):
         self._wait_for_webhooks()
 
     def stop(self) -> None:
-        """Kill all processes; none of them holds state."""
+        """Kill all processes, which have no state to save."""
         kill_all(self.servers)
 
     def _wait_for_webhooks(self) -> None:
-        """Wait until the webhooks have written their certificates, and the API server calls and trusts the webhooks."""
+        """Wait until the webhooks have written their CA bundles, and a dry run through the webhooks succeeds."""
         has_ca_bundle = "--for=jsonpath={.webhooks[0].clientConfig.caBundle}"
         for kind in ("mutatingwebhookconfiguration", "validatingwebhookconfiguration"):
             self._cluster.kubectl("wait", kind, "--all", has_ca_bundle, f"--timeout={TIMEOUT_SECONDS}s")
@@ -190,12 +190,12 @@ class ControlPlane(Startable):
 
 
 def check_nginx() -> None:
-    """Raise `LocalClusterError` if nginx, which replaces cluster DNS, is not installed."""
+    """Raise `LocalClusterError` if nginx is not installed; an nginx process replaces cluster DNS."""
     find_program("nginx")
 
 
 class Proxy:
-    """The nginx process that forwards requests to the ports of `ingress`, `filter` and `dispatcher`."""
+    """The nginx process that forwards requests to the ports of `ingress`, `filter` and `dispatcher` by host name."""
 
     def __init__(self, directory: Path, ports: Mapping[str, int]) -> None:
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Installs the product as a user would: with a short overlay over a shipped one, as pods on real nodes with Knative."""
+"""Installs the product as a user would: as pods on real nodes with Knative, by a short overlay over a shipped one."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from localcluster.servers import ROOT
 
 COMPONENTS_DIR = ROOT / "manifests" / "components"
 LATE_DEPLOYMENT = "validate"
-"""The Deployment that is ready last: its certificate reaches its pods only at the kubelets' next sync."""
+"""The Deployment that is ready last, because its certificate reaches its pod only at the kubelet's next sync."""
 SERVICE_KIND, SERVICES_PATH = "services.serving.knative.dev", "/apis/serving.knative.dev/v1/services"
 INGRESS_URL = "http://broker-ingress.knative-eventing.svc.cluster.local"
 TIMEOUT_SECONDS = 420
-"""If a certificate is issued after its pod started, the kubelet mounts it only at its next sync, within about 90 s.
+"""Timeout of each wait. A kubelet mounts a certificate that is issued after the pod's start within about 90 s.
 
-On a slow machine on which two clusters start, Knative's pods alone need four minutes.
+On a slow machine on which two clusters start, Knative's pods need up to four minutes to be ready.
 """
 
 
@@ -39,12 +39,12 @@ On a slow machine on which two clusters start, Knative's pods alone need four mi
 def start_real_cluster(
     directory: Path, count: int = 2, addons: Sequence[Addon] = (EVENTING_ADDON,)
 ) -> Iterator[tuple[LocalCluster, RealNodes]]:
-    """Yield a cluster with `count` real nodes that are Ready, and with Knative as pods on them; stop it afterwards.
+    """Yield a cluster with `count` Ready real nodes and with Knative as pods on them; stop the cluster afterwards.
 
     Args:
         directory: A directory that does not exist yet.
         count: The number of real nodes.
-        addons: The add-ons to install, Knative first.
+        addons: The add-ons to install, in installation order; Knative must be the first one.
     """
     with (
         LocalCluster(directory / "servers", nodes=1, flags=APISERVER_FLAGS, real_nodes=count) as cluster,
@@ -57,18 +57,18 @@ def start_real_cluster(
 def start_real_nodes(
     cluster: LocalCluster, count: int, directory: Path, addons: Sequence[Addon]
 ) -> Iterator[RealNodes]:
-    """Yield `count` real nodes that are Ready and have the product's image, with these add-ons as pods on them.
+    """Yield `count` Ready real nodes that have the product's image, with the add-ons as pods on the nodes.
 
     Args:
         cluster: A cluster that was started with `APISERVER_FLAGS`.
         count: The number of real nodes.
         directory: A directory for images, which does not exist yet.
-        addons: The add-ons to install, Knative first.
+        addons: The add-ons to install, in installation order; Knative must be the first one.
     """
     addon_archives = [addon.write_archives(directory / str(number)) for number, addon in enumerate(addons)]
     archives = [product_image.ensure_archive(), *itertools.chain(*addon_archives)]
     with ThreadPoolExecutor(1) as pool:
-        # The add-ons are applied while the nodes import the images.
+        # The add-ons are applied while the nodes import the images, which takes longer.
         installations = [pool.submit(addon.apply, cluster) for addon in addons]
         with RealNodes(cluster, count, archives) as real_nodes:
             shutil.rmtree(directory)
@@ -92,11 +92,11 @@ def write_overlay(
 
     Args:
         directory: The directory to write to.
-        components: The components to add.
-        base: The shipped overlay.
-        image: The image with its tag.
-        files: Further manifests.
-        patches: Kustomize patches.
+        components: The names of the kustomize components to add.
+        base: The directory of the shipped overlay.
+        image: The image's name and tag.
+        files: Manifests to add to the overlay's resources.
+        patches: Kustomize patches to add.
     """
     directory.mkdir(parents=True, exist_ok=True)
     name, _, tag = image.rpartition(":")
@@ -115,7 +115,7 @@ def write_overlay(
 
 
 def wait_until_ready(cluster: LocalCluster, *excluded: str, namespace: str = NAMESPACE) -> None:
-    """Wait until the product's Knative objects are Ready, and then its Deployments, except those in `excluded`."""
+    """Wait until the product's Knative objects are Ready, then wait for its Deployments except those in `excluded`."""
     limit = f"--timeout={TIMEOUT_SECONDS}s"
     cluster.kubectl("wait", list_ready_kinds(cluster), "--all", "-n", namespace, "--for=condition=Ready", limit)
     names = cluster.kubectl("get", "deployment", "-n", namespace, "-o", "name").stdout.split()
@@ -125,18 +125,18 @@ def wait_until_ready(cluster: LocalCluster, *excluded: str, namespace: str = NAM
 
 
 def list_ready_kinds(cluster: LocalCluster) -> str:
-    """Return Knative's kinds with a condition Ready, separated by commas; without Serving, only those of Eventing."""
+    """Return a comma-separated list of Knative's kinds with a condition Ready; without Serving, only Eventing's."""
     return f"{SERVICE_KIND},{EVENTING_KINDS}" if cluster.is_served(SERVICES_PATH) else EVENTING_KINDS
 
 
 class PodProduct(Startable):
-    """The product on a cluster whose real nodes run Knative; it has no processes of its own on this host.
+    """The product as pods on a cluster whose real nodes run Knative, without any local process.
 
     Args:
         cluster: A cluster with real nodes that have the product's image, and with Knative as pods.
         directory: The directory for the overlay.
         components: The components to install.
-        shipped_overlay: The shipped overlay.
+        shipped_overlay: The directory of the shipped overlay.
     """
 
     def __init__(self, cluster: LocalCluster, directory: Path, components: Components, shipped_overlay: Path) -> None:
@@ -149,13 +149,13 @@ class PodProduct(Startable):
         self.servers: Sequence[Server] = ()
 
     def get_function_url(self, name: str) -> str:
-        """Return the address of one function, which only pods can reach."""
+        """Return a function's URL, which only pods can reach."""
         return f"http://{name}.{NAMESPACE}.svc.cluster.local"
 
     def _start_and_wait(self) -> None:
-        """Apply the overlay; return when its Services, Triggers and Deployments are ready, except the webhook."""
+        """Apply the overlay; return when its Services, Triggers and Deployments are ready, except the webhook's one."""
         self._cluster.kubectl("apply", "-k", self._overlay)
         wait_until_ready(self._cluster, LATE_DEPLOYMENT)
 
     def stop(self) -> None:
-        """Do nothing, because the pods end with their nodes."""
+        """Do nothing, because the pods stop with their nodes."""

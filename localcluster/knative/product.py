@@ -1,4 +1,4 @@
-"""The product on real Knative: the overlay `plain`, functions as processes, and the sources' adapters."""
+"""The product on real Knative: the overlay `plain`, with functions and source adapters as local processes."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ TIMEOUT_SECONDS = 180
 PLAIN_OVERLAY, V1ALPHA1_DIR = ROOT / "manifests" / "overlays" / "plain", ROOT / "manifests" / "v1alpha1"
 EVENTING_KINDS = "apiserversource,pingsource,containersource,sinkbinding,broker,trigger"
 BROKER_PATH = f"/{NAMESPACE}/default"
-"""Path of the product's Broker at the ingress that all Brokers share."""
+"""The path of the product's Broker in the URL of the ingress, which all Brokers share."""
 SOURCE_LABEL = "eventing.knative.dev/sourceName"
 PODSOURCE_DEPLOYMENT, PING_DEPLOYMENT = "podsource-deployment", "pingsource-mt-adapter"
-"""Deployments of Knative: the adapter of the product's ContainerSource, and that of all PingSources."""
+"""Knative's Deployments of adapters: one for the product's ContainerSource, and one for all PingSources."""
 NO_PROFILING_ENV = {"PROFILING_PORT": "0"}
-"""Moves the port of an adapter's profiler, which is the same for all adapters of a host."""
+"""Disables an adapter's profiling port, whose default is the same for all adapters on a host."""
 TOKEN_FILE = "podsource-sinkbinding.token"  # noqa: S105 - a file name, not a token
-"""The token file of the ContainerSource's SinkBinding, which exists if Knative authenticates senders."""
+"""The file with the token of the ContainerSource's SinkBinding, which exists if Knative authenticates senders."""
 
 
 class KnativeProduct(EngineProduct):
-    """The product as it runs on a cluster with Knative Eventing.
+    """The product on a cluster with Knative Eventing, both as local processes.
 
     Args:
         cluster: A cluster that was started with `install.APISERVER_FLAGS`.
@@ -51,7 +51,7 @@ class KnativeProduct(EngineProduct):
     def _start_and_wait(self) -> None:
         """Start Knative, then install and start the product; return when all its Knative objects are ready."""
         self.planes.start()
-        self._install()
+        self._install_manifests()
         self.start_functions()
         self.adapters = self._build_adapters()
         self.start_delivery()
@@ -61,7 +61,7 @@ class KnativeProduct(EngineProduct):
         self._cluster.kubectl("wait", EVENTING_KINDS, "--all", "-n", NAMESPACE, *ready)
 
     def route_triggers(self, get_url: Callable[[str], str]) -> None:
-        """Make every Trigger call its function at a new address; return when Knative has resolved the addresses."""
+        """Make every Trigger call its function at the URL from `get_url`; return when Knative reports these URLs."""
         triggers = [
             item for item in self._render_manifests(self._overlay, get_url=get_url) if item["kind"] == "Trigger"
         ]
@@ -74,7 +74,7 @@ class KnativeProduct(EngineProduct):
             self._cluster.kubectl("wait", *names, "-n", NAMESPACE, is_resolved, f"--timeout={TIMEOUT_SECONDS}s")
 
     def enable_oidc(self) -> None:
-        """Enable authentication of senders (`authentication-oidc`); return when all Knative objects have identities."""
+        """Enable authentication of senders (`authentication-oidc`); return when each Knative object has an identity."""
         self._switch_oidc(oidc.enable)
 
     def disable_oidc(self) -> None:
@@ -82,9 +82,9 @@ class KnativeProduct(EngineProduct):
         self._switch_oidc(oidc.disable)
 
     def _switch_oidc(self, switch: Callable[[LocalCluster], None]) -> None:
-        """Turn OIDC authentication on or off, and give the product's processes and Knative's adapters their tokens.
+        """Enable or disable OIDC with `switch`, and provide all senders with their tokens.
 
-        The product's processes read their tokens from files; Knative's adapters restart with new environment variables.
+        The product's processes read their tokens from files. Knative's adapters restart with new environment variables.
         """
         switch(self._cluster)
         oidc.write_tokens(self._cluster, self._directory)
@@ -95,8 +95,8 @@ class KnativeProduct(EngineProduct):
             server.env = {**other_variables, **variables[server.name]}
         self.start_delivery()
 
-    def _install(self) -> None:
-        """Apply the manifests; only the Triggers' subscribers are changed, since functions do not run as pods here."""
+    def _install_manifests(self) -> None:
+        """Apply the manifests; only the Triggers' subscribers differ, because the functions are local processes."""
         items = self._render_manifests(self._overlay, V1ALPHA1_DIR)
         self._api_sources = [item["metadata"]["name"] for item in items if item["kind"] == "ApiServerSource"]
         install.apply_manifests(self._cluster, [item for item in items if item["kind"] in install.PREREQUISITE_KINDS])
@@ -107,7 +107,7 @@ class KnativeProduct(EngineProduct):
         )
 
     def _build_adapters(self) -> dict[str, Server]:
-        """Return the processes of the sources, from the Deployments that Knative created for them."""
+        """Build the source adapters' processes from the Deployments that Knative created for the sources."""
         kubelet, system = self.planes.kubelet, install.EVENTING.namespace
         wait_until_ready(
             "the Deployments that Knative creates for the sources", self._are_sources_deployed, [], TIMEOUT_SECONDS
@@ -126,10 +126,10 @@ class KnativeProduct(EngineProduct):
         return servers
 
     def _are_sources_deployed(self) -> bool:
-        """Return whether Knative has created and configured all adapters.
+        """Return whether Knative has deployed and configured the adapters of all sources.
 
         The adapters are one Deployment per ApiServerSource, PodSource's Deployment with a sink, and one replica of the
-        ping adapter.
+        PingSources' adapter.
         """
         deployments = oidc.list_deployments(self._cluster)
         (variables,) = [
@@ -143,6 +143,6 @@ class KnativeProduct(EngineProduct):
         )
 
     def _map_api_source_deployments(self, deployments: Iterable[Object]) -> dict[str, str]:
-        """Return the name of the Deployment that Knative created for each ApiServerSource."""
+        """Return the Deployment that Knative created for each ApiServerSource, both by name."""
         names = {item["metadata"]["labels"].get(SOURCE_LABEL): item["metadata"]["name"] for item in deployments}
         return {source: names[source] for source in self._api_sources if source in names}

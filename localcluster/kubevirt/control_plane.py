@@ -1,7 +1,7 @@
 """KubeVirt's control plane on a local cluster, installed as KubeVirt's operator would install it.
 
-virt-controller creates the VMIs, virt-launcher pods, migrations and budgets; a simulator must replace virt-handler on
-each node. virt-api handles evictions, so that evicting a virt-launcher pod migrates its VMI.
+virt-controller creates the VMIs, virt-launcher pods, migrations and PodDisruptionBudgets. A simulator must replace
+virt-handler on each node. virt-api handles evictions: if a virt-launcher pod is evicted, KubeVirt migrates its VMI.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ NAMESPACE = KUBEVIRT_NAME = "kubevirt"
 KUBEVIRTS_PATH = f"/apis/{crds.GROUP}/{crds.STORAGE_VERSION}/namespaces/{NAMESPACE}/kubevirts"
 LEASE_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/virt-controller"
 FAKE_IMAGE = "fake"
-"""An image name that is never pulled, because the nodes are fake."""
+"""A placeholder image name, because no image is pulled for a pod on a fake node."""
 TIMEOUT_SECONDS = 60
 WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 WEBHOOK_CONFIGURATION = "virt-api-validator"
 EVICTION_WEBHOOK = "virt-launcher-eviction-interceptor.kubevirt.io"
 WEBHOOK_REQUESTS_METRIC = "apiserver_admission_webhook_request_total{"
-"""The API server's own request counter for this webhook."""
+"""Prefix of the API server's metric that counts its calls of webhooks."""
 ABSENT_POD_PATH = "/api/v1/namespaces/default/pods/absent"
 EVICTION_BODY = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "absent"}}
 REQUEST_HEADERS = {"username-headers": "User", "group-headers": "Group", "extra-headers-prefix": "Extra-"}
 
 
 class VirtController(Startable):
-    """The virt-controller process. Call `install_crds` before the first start; the process can be started again.
+    """The virt-controller process, which can be restarted. Call `install_crds` before the first start.
 
     Args:
         directory: The directory for the log.
@@ -48,7 +48,7 @@ class VirtController(Startable):
         program = build.ensure_programs(build.KUBEVIRT) / "virt-controller"
         port = reserve_port()
         self._url = f"https://{LOOPBACK}:{port}/healthz"
-        pki = cluster.directory / "pki"  # Any certificate for this address is sufficient.
+        pki = cluster.directory / "pki"  # virt-controller accepts any certificate for this address.
         self._certificate = pki / "apiserver.crt"
         flags = {
             "kubeconfig": cluster.kubeconfig,
@@ -95,8 +95,7 @@ class VirtController(Startable):
     def _start_and_wait(self) -> None:
         """Start virt-controller; return when it is healthy.
 
-        First delete the Lease of an earlier leader, which has ended, so that the new process need not wait until the
-        Lease expires.
+        First delete the Lease of an earlier virt-controller process, so that the new one need not wait for its expiry.
         """
         client = self._cluster.get_client()
         client.run(get_or_none(client.api.request("DELETE", LEASE_PATH)))
@@ -111,7 +110,7 @@ class VirtController(Startable):
 
 
 class VirtApi(Startable):
-    """The virt-api process and its webhook for evictions.
+    """The virt-api process and its admission webhook for evictions.
 
     Args:
         cluster: A cluster on which KubeVirt is installed.
@@ -122,7 +121,7 @@ class VirtApi(Startable):
         self._cluster = cluster
         program = build.ensure_programs(build.KUBEVIRT) / "virt-api"
         self._url = f"https://{LOOPBACK}:{(port := reserve_port())}"
-        pki = cluster.directory / "pki"  # Any certificate for this address is sufficient.
+        pki = cluster.directory / "pki"  # virt-api accepts any certificate for this address.
         self._certificate, key = pki / "apiserver.crt", pki / "apiserver.key"
         flags = {
             "kubeconfig": cluster.kubeconfig,
@@ -158,7 +157,7 @@ class VirtApi(Startable):
         self.server.kill()
 
     def _is_webhook_called(self) -> bool:
-        """Send an eviction, and return whether the API server calls the webhook; it registers webhooks with a delay."""
+        """Try to evict an absent pod; return whether the API server called the webhook, which it does with a delay."""
         client, before = self._cluster.get_client(), self._count_webhook_calls()
         client.run(get_or_none(client.api.create(f"{ABSENT_POD_PATH}/eviction", EVICTION_BODY)))
         return self._count_webhook_calls() > before
@@ -182,7 +181,7 @@ class VirtApi(Startable):
         self._cluster.apply([body], "--force-conflicts")
 
     def _build_webhook_configuration(self, ca: str) -> dict[str, Any]:
-        """Return KubeVirt's webhook for evictions, as its operator would write it."""
+        """Return the webhook configuration for evictions that KubeVirt's operator would create."""
         rule = {"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/eviction"]}
         client_config = {
             "url": f"{self._url}/launcher-eviction-validate",
@@ -216,11 +215,11 @@ class KubeVirtControlPlane(Startable):
 
     @property
     def servers(self) -> list[Server]:
-        """Return both processes."""
+        """Return the processes of virt-controller and virt-api."""
         return [self._controller.server, self._api.server]
 
     def _start_and_wait(self) -> None:
-        """Install KubeVirt with its default configuration and start it; return when evictions call its webhook."""
+        """Install KubeVirt with its default configuration; return when the API server calls its eviction webhook."""
         self._controller.install_crds()
         self._controller.create_kubevirt()
         self._controller.start()
@@ -229,6 +228,6 @@ class KubeVirtControlPlane(Startable):
     def stop(self) -> None:
         """Kill both processes without a graceful shutdown.
 
-        The webhook stays registered, since the cluster may have ended already.
+        The webhook stays registered, because the API server may have stopped already.
         """
         kill_all(self.servers)

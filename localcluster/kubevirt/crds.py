@@ -1,8 +1,8 @@
-"""KubeVirt's own CRDs of virtual machines, with the schemas from its Go module: fetched at build time, not copied.
+"""Generates KubeVirt's CRDs of virtual machines with the schemas from its Go module, which is downloaded, not copied.
 
-The module has no CRD files, only a program that generates them; building that program would need the whole module. So
-names and printer columns are repeated here from `pkg/virt-operator/resource/generate/components/crds.go`. The schemas
-are text in a file next to `crds.go`.
+The module contains no CRD files, only a program that generates them, and building that program requires the whole
+module. So this module repeats the names and printer columns from `crds.go` in KubeVirt's directory
+`pkg/virt-operator/resource/generate/components`. The schemas are YAML text in a Go file next to `crds.go`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class CrdInfo(NamedTuple):
 
     Attributes:
         name: The kind.
-        short_names: Its short names.
-        columns: Printer columns besides the name: heading to JSON path.
-        has_status: Whether it has a status subresource.
-        group: Its API group.
-        versions: The served versions; the first one is stored.
+        short_names: The resource's short names.
+        columns: The printer columns besides the name: the JSON path by heading.
+        has_status: Whether the CRD has a status subresource.
+        group: The API group.
+        versions: The served versions, the storage version first.
         scope: "Namespaced" or "Cluster".
     """
 
@@ -60,7 +60,7 @@ class CrdInfo(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Return the path that lists all objects of this kind."""
+        """Return the API path that lists the objects of this kind in all namespaces."""
         return f"/apis/{self.group}/{self.versions[0]}/{self.plural}"
 
 
@@ -107,16 +107,16 @@ WATCHED_CRDS = (
     ),
     CrdInfo("MigrationPolicy", group=f"migrations.{GROUP}", versions=("v1alpha1",), scope="Cluster"),
 )
-"""Further kinds that virt-controller watches; it does not start without them."""
+"""CRDs that virt-controller also watches, and without which it does not start."""
 
 
 def fetch_schemas_file() -> Path:
-    """Return the file with the schemas. Raises `LocalClusterError` if the module cannot be fetched."""
+    """Return the Go file with the schemas. Raises `LocalClusterError` if the module cannot be downloaded."""
     return build.download_program_module("kubevirt", MODULE) / SCHEMAS_FILE
 
 
 def build_crds(crds: Sequence[CrdInfo] = INSTALLED_CRDS) -> list[dict[str, Any]]:
-    """Return the CustomResourceDefinitions."""
+    """Build the CustomResourceDefinitions with the schemas of KubeVirt's Go module."""
     text = fetch_schemas_file().read_text()
     return [_build_crd(kind, _parse_schema(kind, text)) for kind in crds]
 
@@ -157,7 +157,7 @@ def _build_crd(crd: CrdInfo, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def install_crds(cluster: LocalCluster, crds: Sequence[CrdInfo] = INSTALLED_CRDS) -> None:
-    """Apply the CustomResourceDefinitions; return when all kinds are served."""
+    """Apply the CustomResourceDefinitions; return when the API server serves their kinds."""
     file = cluster.directory / "kubevirt.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": build_crds(crds)}))
     cluster.kubectl("apply", "--server-side", "-f", file)

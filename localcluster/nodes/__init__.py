@@ -1,1 +1,1 @@
-"""Real nodes: kubelets that run containers, each in its own namespaces, which the kernel removes with the node."""
+"""Real nodes: kubelets that run containers. Each node has its own Linux namespaces, which the kernel cleans up."""

@@ -1,4 +1,4 @@
-"""Builds images with buildah, whose store is a directory. This needs no daemon, only root and overlay mounts."""
+"""Builds images with buildah, which stores them in a directory. It needs no daemon, only root and overlay mounts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from localcluster.servers import ROOT
 DEBIAN_RELEASE, DEBIAN_MIRROR = "bookworm", "http://deb.debian.org/debian"
 DEBIAN_PACKAGES = "python3,python3-venv,ca-certificates"
 HOST_PATHS = ("/etc/ssl/certs", "/etc/pip.conf")
-"""Host files that a build mounts: the trusted CAs and pip's index. The build uses the host's network."""
+"""Host files that a build mounts: the trusted CAs, and pip's configuration with the package index."""
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 STORAGE_TEMPLATE = """[storage]
 driver = "overlay"
@@ -26,10 +26,10 @@ runroot = "{folder}/run"
 
 
 class Buildah:
-    """A buildah store, into which the constructor imports the base image: Debian with Python.
+    """A buildah store; the constructor imports the base image, Debian with Python.
 
     Args:
-        directory: An existing directory for this store only.
+        directory: An existing directory that only this store uses.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -48,7 +48,7 @@ class Buildah:
         return run_command(["buildah", *map(str, arguments)], self.environment)
 
     def build_product_image(self, name: str, version: str, *flags: str) -> str:
-        """Build the product's image with `make image`; return its name with the tag."""
+        """Build the product's image with `make image`; return the image's name and tag."""
         variables = [f"IMAGE={name}", f"VERSION={version}", f"BASE={self.base_image}"]
         run_command(
             [
@@ -63,7 +63,7 @@ class Buildah:
 
     @staticmethod
     def list_mount_flags() -> list[str]:
-        """Return the flags that mount the host files which a build needs."""
+        """Return the flags that mount the host files which a build uses."""
         return [f"--volume={path}:{path}:ro" for path in HOST_PATHS if Path(path).exists()]
 
     def _import_base_image(self) -> str:
@@ -79,7 +79,7 @@ class Buildah:
         return name
 
     def _build_base_archive(self, archive: Path) -> None:
-        """Create the archive of a Debian root file system, unless another process has just created it."""
+        """Create the archive of a Debian root file system, unless another process has created it in the meantime."""
         if archive.exists():
             return
         root_dir, partial_archive = self.directory / "debian", archive.with_suffix(".part")
@@ -100,7 +100,7 @@ class Buildah:
 
 
 def ensure_archive(archive: Path, build_image: Callable[[Buildah], str]) -> Path:
-    """Return an archive in the format of `docker save`; on first use, build its image with `build_image`."""
+    """Return an image archive in the format of `docker save`; on first use, build the image with `build_image`."""
     if not archive.exists():
         with hold_build_lock("an image", "image.lock"):
             if not archive.exists():

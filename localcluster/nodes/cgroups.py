@@ -1,7 +1,7 @@
-"""Creates the control groups of a cluster's nodes, which kubelets require, and removes them after the nodes have ended.
+"""Creates the control groups of a cluster's nodes, which kubelets require, and removes them after the nodes' exit.
 
-With cgroup v1 there is one tree per controller, with v2 a single tree. The group's name depends only on the cluster's
-directory, so `make down` finds the groups even after all processes have ended.
+cgroup v1 has one hierarchy per controller, and cgroup v2 has a single hierarchy. A group's name depends only on the
+cluster's directory, so `make down` can find the groups even if all processes have exited.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ TIMEOUT_SECONDS = 10.0
 
 
 def get_cgroup_name(directory: Path) -> str:
-    """Return the name of the group of all nodes of the cluster in this directory."""
+    """Return the name of the control group that contains all nodes of the cluster in this directory."""
     return f"nodemaintenance-{hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:12]}"
 
 
 def list_hierarchies() -> list[Path]:
-    """Return the mount points of the cgroup trees."""
+    """Return the mount points of the cgroup hierarchies."""
     rows = [line.split() for line in MOUNTS_FILE.read_text().splitlines()]
     return [Path(row[1]) for row in rows if row[2] in ("cgroup", "cgroup2")]
 
 
 def create_cgroup(cgroup: str) -> None:
-    """Create a group in each tree, with the CPUs and memory nodes of its parent."""
+    """Create a control group in each hierarchy, with the CPUs and the memory nodes of its parent group."""
     for tree in list_hierarchies():
         folder = tree
         for name in cgroup.split("/"):
@@ -45,19 +45,19 @@ def create_cgroup(cgroup: str) -> None:
 
 
 def _enable_controllers(cgroup_dir: Path) -> None:
-    """Enable the same controllers for the child groups, which only cgroup v2 requires."""
+    """Enable all available controllers for the child groups; only cgroup v2 requires that."""
     with contextlib.suppress(FileNotFoundError):
         if controllers := (cgroup_dir / "cgroup.controllers").read_text().split():
             (cgroup_dir / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in controllers))
 
 
 def remove_cgroup(cgroup: str) -> None:
-    """Remove a group and its descendants from each tree, once their last process has ended."""
+    """Remove a control group and its descendants from each hierarchy, once their last process has exited."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     for tree in list_hierarchies():
         while (tree / cgroup).is_dir():
             for folder, _, _ in os.walk(tree / cgroup, topdown=False):
-                with contextlib.suppress(OSError):  # A process may still be ending.
+                with contextlib.suppress(OSError):  # A process in the group may not have exited yet.
                     os.rmdir(folder)
             if time.monotonic() > deadline:
                 raise LocalClusterError(
@@ -67,7 +67,7 @@ def remove_cgroup(cgroup: str) -> None:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove the control groups and containerd data of the cluster in this directory, whose processes have ended."""
+    """Remove control groups and containerd data of the cluster in this directory, after its processes have exited."""
     remove_cgroup(get_cgroup_name(directory))
     for folder in (directory / "nodes").glob("*/containerd"):
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,5 +1,5 @@
-# The image that `func deploy --builder=host` makes: the sources in /func, and in /func/.func/build func's scaffolding
-# with all libraries. The build context `scaffolding` is the directory that func copies from its own templates.
+# The same image as from `func deploy --builder=host`: the sources are in /func, and func's scaffolding with all
+# libraries is in /func/.func/build. The build context `scaffolding` is the directory of func's templates.
 ARG BASE
 
 FROM ${BASE} AS build

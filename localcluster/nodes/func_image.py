@@ -1,4 +1,4 @@
-"""The image that func makes of this repository: func's middleware serves function.py. Built with buildah and cached."""
+"""Builds the image that func would build from this repository, in which func's middleware serves function.py."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ SOURCES = (
     *("functions", "eventing", "kube", "console"),
     *("localcluster/nodes/func.Dockerfile", "localcluster/programs/func_module.py"),
 )
-"""The inputs of the build in this repository; the last one selects the scaffolding's version."""
+"""The files from which the image is built; func_module.py selects the version of func's scaffolding."""
 ALWAYS_IGNORED = (".git", ".func", ".funcignore", ".gitignore")
-"""Files that func leaves out of an image even if `IGNORE_FILE` does not name them."""
+"""Files that func excludes from an image even if `IGNORE_FILE` does not list them."""
 
 
 def ensure_archive() -> Path:
-    """Return the image's archive in the format of `docker save`; building one for new sources takes a minute."""
+    """Return the image's archive in the format of `docker save`; building it for changed sources takes a minute."""
     digest = product_image.compute_digest(ROOT, SOURCES)
     return buildah.ensure_archive(build.get_cache_dir() / f"func-image-{digest}.tar", _build_image)
 
 
 def build_image(engine: Buildah, name: str = IMAGE) -> str:
-    """Build the image from the sources and func's scaffolding, as func does; return its name."""
+    """Build the image from the sources and func's scaffolding, as func does; return the image's name."""
     with tempfile.TemporaryDirectory() as folder:
         ignore_file = Path(folder) / "ignore"
         ignore_file.write_text("\n".join(map(_convert_pattern, list_ignored_patterns())))
@@ -44,13 +44,13 @@ def build_image(engine: Buildah, name: str = IMAGE) -> str:
 
 
 def list_ignored_patterns() -> list[str]:
-    """Return the patterns of files that func leaves out of an image."""
+    """Return the patterns of files that func excludes from an image."""
     lines = [line.strip() for line in (ROOT / IGNORE_FILE).read_text().splitlines()]
     return [*ALWAYS_IGNORED, *(line for line in lines if line and not line.startswith("#"))]
 
 
 def _convert_pattern(pattern: str) -> str:
-    """Return a pattern for buildah: func's patterns match at any depth unless they start with a slash."""
+    """Convert a func pattern for buildah: func's patterns match at any depth unless they start with a slash."""
     return pattern if pattern.startswith("/") else f"**/{pattern.rstrip('/')}"
 
 

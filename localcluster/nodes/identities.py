@@ -1,4 +1,4 @@
-"""Credentials for the API server, the real nodes and etcd: the nodes' users, and certificates for mutual TLS."""
+"""Credentials for the API server, the real nodes and etcd: users, and certificates for mutual TLS."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ KUBELET_CLIENT_USER = "kube-apiserver-kubelet-client"
 
 
 def get_node_name(number: int) -> str:
-    """Return the name of a real node."""
+    """Return the name of the real node with this number."""
     return f"real-{number}"
 
 
 def get_kubelet_user(number: int) -> str:
-    """Return the user name of the kubelet of a real node."""
+    """Return the user name of the kubelet on the real node with this number."""
     return f"system:node:{get_node_name(number)}"
 
 
 def list_users(count: int) -> dict[str, tuple[str, ...]]:
-    """Return the users of `count` real nodes, with their groups."""
+    """Return the groups of each user that `count` real nodes need, by user name."""
     if not count:
         return {}
     kubelets = {get_kubelet_user(number): ("system:nodes", access.AUTHENTICATED) for number in range(1, count + 1)}
@@ -38,19 +38,19 @@ class KubeletClientCertificate:
         )
 
     def write_certificate(self) -> None:
-        """Issue the certificate."""
+        """Issue the certificate, and write it with its key and its CA certificate."""
         self.ca_file.write_text(
             access.write_certificate("kubelets", [KUBELET_CLIENT_USER], self.certificate_file, self.key_file)
         )
 
     def build_apiserver_flags(self) -> tuple[str, ...]:
-        """Return the API server flags for calling kubelets and pods, and for authorizing kubelets."""
+        """Return the API server flags for calls to kubelets and pods, and for the Node authorizer."""
         return (
             "--authorization-mode=Node,RBAC",
             f"--kubelet-client-certificate={self.certificate_file}",
             f"--kubelet-client-key={self.key_file}",
             "--kubelet-preferred-address-types=InternalIP",
-            "--enable-aggregator-routing=true",  # Webhooks are called at pod addresses, without kube-proxy.
+            "--enable-aggregator-routing=true",  # Without kube-proxy, the API server calls webhooks at pod addresses.
         )
 
 
@@ -66,11 +66,11 @@ class EtcdCertificate:
         )
 
     def write_certificate(self, address: str) -> None:
-        """Issue the certificate for the address on which etcd listens."""
+        """Issue the certificate for etcd's listen address, and write it with its key and its CA certificate."""
         self.ca_file.write_text(access.write_certificate("etcd", [address], self.certificate_file, self.key_file))
 
     def build_server_flags(self) -> Iterator[str]:
-        """Yield the flags of an etcd that requires this certificate from clients and peers."""
+        """Yield etcd's flags: etcd requires certificates of this CA from its clients and peers."""
         for prefix in ("", "peer-"):
             yield f"--{prefix}cert-file={self.certificate_file}"
             yield f"--{prefix}key-file={self.key_file}"
@@ -78,7 +78,7 @@ class EtcdCertificate:
             yield f"--{prefix}client-cert-auth=true"
 
     def build_client_flags(self) -> tuple[str, ...]:
-        """Return the API server's flags for connecting to etcd."""
+        """Return the API server's flags for its connection to etcd."""
         return (
             f"--etcd-cafile={self.ca_file}",
             f"--etcd-certfile={self.certificate_file}",

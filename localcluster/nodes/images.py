@@ -1,8 +1,8 @@
 """The images of real nodes: archives in the format of `docker save`, and a store of unpacked images.
 
-An image of one program is built FROM scratch without a container engine. On each node, unpacking the product's image
-alone would take ten seconds. The nodes can share the files, since unpacked files are never written to: a container
-writes to its own layer, and deleting an image only unlinks the files.
+An image of one program is built FROM scratch without a container engine. Unpacking the product's image on each node
+would take ten seconds per node. Instead, the nodes share the unpacked files, which containerd never writes to: a
+container writes to its own layer, and deleting an image only unlinks the files.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from localcluster.programs.build import get_cache_dir, hold_build_lock
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 BIN_DIR = PurePosixPath("/bin")
 CONTAINERD_DIR = "containerd"
-"""The name of each containerd root directory, which `cleanup` removes."""
+"""The name of each node's containerd root directory; `cgroups.remove_leftovers` removes it."""
 MAX_CACHED_STORES = 2
-"""Number of the most recently used sets to keep besides the one in use; each takes up to 2 GB."""
+"""Number of recently used image stores to keep besides the current one; each takes up to 2 GB."""
 PARTIAL_PREFIX = "images.new-"
-"""Prefix of directories that are unfinished or are being deleted."""
+"""Prefix of the names of directories that are incomplete or are being deleted."""
 CONFIG_TEMPLATE = """version = 2
 root = "{root}"
 state = "{folder}/state"
@@ -50,10 +50,10 @@ class Image:
 
     Attributes:
         name: The image's name with its tag.
-        program: The file of the program.
-        links: Further names for the program: a name in `/bin`, or an absolute path.
-        command: The default command; the path is absolute, since a sandbox container has no PATH.
-        user: The numeric user; a pod with `runAsNonRoot` needs one that is not 0.
+        program: The program's file.
+        links: Symbolic links to the program: names in `/bin`, or absolute paths.
+        command: The default command, with an absolute path, because a pod's sandbox container has no PATH.
+        user: The UID; a pod with `runAsNonRoot` requires one that is not 0.
     """
 
     name: str
@@ -64,12 +64,12 @@ class Image:
 
 
 def get_architecture() -> str:
-    """Return the processor architecture of this host in Go's terms."""
+    """Return the processor architecture of this host, as Go names it."""
     return ARCHITECTURES.get(platform.machine(), platform.machine())
 
 
 def write_image(image: Image, file: Path) -> Path:
-    """Write the archive; return its path."""
+    """Write the image as an archive; return the archive's path."""
     layer = _build_layer(image)
     config = json.dumps(_build_config(image, hashlib.sha256(layer).hexdigest())).encode()
     manifest = [{"Config": "config.json", "RepoTags": [image.name], "Layers": ["layer.tar"]}]
@@ -101,7 +101,7 @@ def _build_layer(image: Image) -> bytes:
 
 
 def _list_libraries(program: Path) -> list[Path]:
-    """Return the libraries of a program: none, or libc and its loader if Go built it with a C compiler."""
+    """Return the shared libraries of a program: none, or libc and its loader if Go used a C compiler."""
     output = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
     return [Path(field) for line in output.splitlines() for field in line.split() if field.startswith("/")]
 
@@ -122,7 +122,7 @@ def _build_config(image: Image, layer_digest: str) -> dict[str, Any]:
 
 
 def install_images(archives: Iterable[Path], snapshotter: str, node_directories: Iterable[Path]) -> None:
-    """Put the images of the archives into the directory `containerd` of each node, before its containerd starts.
+    """Put the images from the archives into each node's containerd directory, before the node's containerd starts.
 
     Raises `LocalClusterError` if containerd rejects an archive.
     """
@@ -138,7 +138,7 @@ def install_images(archives: Iterable[Path], snapshotter: str, node_directories:
 
 
 def _compute_digest(archives: list[Path], snapshotter: str) -> str:
-    """Return a digest of a set of images, from their manifests and configs, which identify the layers."""
+    """Return a digest of a set of images, computed from their manifests and configs, which identify the layers."""
     digest = hashlib.sha256(snapshotter.encode())
     for archive in archives:
         with tarfile.open(archive) as opened:
@@ -159,7 +159,7 @@ def _read_member(archive: tarfile.TarFile, name: str) -> bytes:
 
 
 def _import_images(store: Path, archives: list[Path], snapshotter: str) -> None:
-    """Import the archives with a temporary containerd."""
+    """Import the archives into a new store with a temporary containerd."""
     with tempfile.TemporaryDirectory(prefix=PARTIAL_PREFIX, dir=store.parent) as name:
         folder = Path(name)
         (folder / "config.toml").write_text(CONFIG_TEMPLATE.format(root=folder / CONTAINERD_DIR, folder=folder))
@@ -185,7 +185,7 @@ def _run_command(*command: str) -> str:
 
 
 def _link_store(store: Path, target: Path) -> None:
-    """Create hard links to all files of the store, for one node; copy the databases, which containerd writes to."""
+    """Create a node's containerd directory with hard links to the store, and with copies of containerd's databases."""
     on_same_device = store.stat().st_dev == target.parent.stat().st_dev
     error = _run_command("cp", "--archive", *(["--link"] if on_same_device else []), str(store), str(target))
     if error:
@@ -196,10 +196,10 @@ def _link_store(store: Path, target: Path) -> None:
 
 
 def _evict_stores() -> None:
-    """Remove stores that were not used recently, and directories that killed processes left.
+    """Remove stores that were not used recently, and incomplete directories from killed processes.
 
     Call this function before adding a store. It renames a store before it deletes the files, so that a killed process
-    leaves no partial store under a valid name.
+    leaves no incomplete store under a valid name.
     """
     stores = sorted(get_cache_dir().glob("images-*"), key=lambda folder: folder.stat().st_mtime, reverse=True)
     for folder in stores[MAX_CACHED_STORES:]:

@@ -1,9 +1,9 @@
 """Holds one node's namespaces: `sandbox` runs `python namespace_holder.py DIRECTORY NAME`, with no third-party package.
 
-When the first process of a PID namespace ends, the kernel kills all others in it. When the last process has ended, the
-kernel removes the mounts, network devices and packet filters. So killing this process ends the node. DIRECTORY must
-contain two shell scripts. `outside` runs in the original namespaces, with the first process's id in $PID. Then `inside`
-runs in the new namespaces. Finally, the program writes the first process's id to the file `pid`.
+When the first process of a PID namespace exits, the kernel kills all other processes in it. When the last process has
+exited, the kernel removes the mounts, network devices and packet filters. So killing this process stops the node.
+DIRECTORY must contain two shell scripts. `outside` runs in the original namespaces, with the first process's id in
+$PID. Then `inside` runs in the new namespaces. Finally, this program writes the first process's id to the file `pid`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def main(directory: Path, name: str) -> None:
-    """Create the namespaces, and exit when their first process ends."""
+    """Create the namespaces, and exit when the first process in them exits."""
     file = directory / "pid"
     file.unlink(missing_ok=True)
     (setup_read, setup_write), (ready_read, ready_write) = os.pipe(), os.pipe()
@@ -49,7 +49,7 @@ def main(directory: Path, name: str) -> None:
 
 
 def _run_init(directory: Path, name: str, read_fd: int, write_fd: int) -> None:
-    """Run as the first process: set up the new namespaces, then reap orphaned processes forever."""
+    """Run as the first process: set up the new namespaces, then reap orphaned processes until the process is killed."""
     _exit_if_call_failed(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
     _exit_if_call_failed(LIBC.unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET), "unshare")
     os.write(write_fd, b"!")

@@ -1,4 +1,4 @@
-"""One real node: its namespaces, and containerd, kubelet and kube-proxy in them."""
+"""One real node: its Linux namespaces, in which containerd, kubelet and kube-proxy run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ nsenter --target "$(cat {switch})" --net ip link set {name} master nodes up
 nsenter --target "$(cat {switch})" --net ip route replace {pods} via {address}
 """
 # The host's /var is the read-only lower layer of the node's /var; the node's writes stay in memory. The logs and the
-# kubelet's directory are in the cluster's directory. A kubelet requires some kernel settings, which belong to the host,
-# so bind mounts make it read the required values.
+# kubelet's files are in the cluster's directory. The kubelet requires some kernel settings, which the node shares with
+# the host. So the script mounts files with the required values over these settings.
 INSIDE_SCRIPT = """
 mount --make-rprivate /
 mount --make-rshared /
@@ -47,21 +47,21 @@ ip route add default via {switch}
 echo 1 > /proc/sys/net/ipv4/ip_forward
 """
 CRI_READY_LOG_LINE = "Start streaming server"
-"""The message that containerd logs once it serves CRI.
+"""The message that containerd logs once it serves the Container Runtime Interface (CRI).
 
-With many images, containerd serves CRI long after its other services. A kubelet that connects too early exits.
+With many images, containerd serves the CRI long after its other services. A kubelet that connects too early exits.
 """
 
 
 class RealNode:
-    """A real node.
+    """A real node, with processes for containerd, kubelet and kube-proxy.
 
     The node's directory must contain `kubelet.kubeconfig` and `kube-proxy.kubeconfig` before the node starts.
 
     Args:
         config: The node's configuration.
         network: The addresses of the cluster's network.
-        switch: The sandbox of the switch.
+        switch: The sandbox of the network's switch.
         programs: The directory of the built binaries.
     """
 
@@ -97,15 +97,15 @@ class RealNode:
         return [self.sandbox.holder, self.containerd, self.kubelet, self.kube_proxy]
 
     def start(self) -> None:
-        """Start all processes without waiting for the node to be Ready; call `image_store.install_images` first."""
+        """Start all processes without waiting for the node to be Ready; call `images.install_images` first."""
         self.sandbox.start()
         start_and_wait_for_log(CRI_READY_LOG_LINE, [self.containerd])
         wait_until_ready(f"containerd of {self.name}", self._is_containerd_ready, [self.containerd])
         self.kubelet.start()
-        self.kube_proxy.start()  # It exits if the node gets its address later than 30 s after this start.
+        self.kube_proxy.start()  # kube-proxy exits unless the Node object gets its address within 30 s.
 
     def _is_containerd_ready(self) -> bool:
-        """Return whether containerd responds on its socket; its log message alone does not prove that."""
+        """Return whether containerd responds on its socket; `CRI_READY_LOG_LINE` alone does not prove that."""
         try:
             self.sandbox.run("ctr", "--address", CONTAINERD_SOCKET, "version")
         except LocalClusterError:
@@ -113,11 +113,11 @@ class RealNode:
         return True
 
     def tag_image(self, image: str, name: str) -> None:
-        """Add another name to an image in containerd."""
+        """Add `name` to an image in containerd."""
         self.sandbox.run(*self._build_ctr_command("images", "tag", image, name))
 
     def push_image(self, image: str, name: str, credentials: str) -> None:
-        """Push an image of containerd to the cluster's registry under another name, whose host is the registry.
+        """Push an image from containerd to the cluster's registry under a name that starts with `REGISTRY_HOST`.
 
         Args:
             image: The image's name in containerd.
@@ -128,9 +128,9 @@ class RealNode:
         self.sandbox.run(*self._build_ctr_command("images", "push", *options, image))
 
     def list_running_containers(self, pod_uid: str = "") -> set[str]:
-        """Return the ids of the running containers in containerd: those of the pod with this UID, or all.
+        """Return the ids of running containers in containerd: those of the pod with this UID, or all containers.
 
-        The result includes each pod's sandbox container.
+        The containers include each pod's sandbox container.
         """
         lines = self.sandbox.run(*self._build_ctr_command("tasks", "list")).splitlines()[1:]
         running_ids = {columns[0] for columns in map(str.split, lines) if columns[2] == "RUNNING"}
@@ -149,7 +149,7 @@ class RealNode:
 
 
 def detect_snapshotter(directory: Path) -> str:
-    """Return the containerd snapshotter for a directory: overlayfs if its file system supports it, else native."""
+    """Return containerd's snapshotter for a directory: overlayfs if the file system supports it, else native."""
     for name in ("lower", "upper", "work", "merged"):
         (directory / name).mkdir(parents=True, exist_ok=True)
     options = f"lowerdir={directory}/lower,upperdir={directory}/upper,workdir={directory}/work"

@@ -14,9 +14,9 @@ PAUSE_IMAGE = "localhost/busybox:local"
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 CLUSTER_DOMAIN = "cluster.local"
 REGISTRY_HOST = f"registry.registry.svc.{CLUSTER_DOMAIN}:5000"
-"""The image registry of the add-on `localcluster.registry`, as image names contain it."""
+"""The host and port of the add-on `addons.REGISTRY` in image names."""
 REGISTRY_ADDRESS = "10.0.0.12:5000"
-"""The registry's address for the nodes, which do not use cluster DNS."""
+"""The registry's address for containerd, which does not use cluster DNS."""
 CONTAINERD_TEMPLATE = """version = 2
 root = "{folder}/containerd"
 state = "/run/containerd"
@@ -25,7 +25,7 @@ state = "/run/containerd"
 [plugins."io.containerd.internal.v1.opt"]
   path = "{folder}/opt"
 [plugins."io.containerd.grpc.v1.cri"]
-  # Without the right to lower oom_score_adj, containerd adjusts the value; otherwise the container would not start.
+  # Without the right to lower oom_score_adj, containerd adjusts the value instead of failing to start the container.
   restrict_oom_score_adj = true
   sandbox_image = "{pause}"
   [plugins."io.containerd.grpc.v1.cri".registry]
@@ -51,9 +51,11 @@ class NodeConfig:
 
     Attributes:
         node_number: The node's number, from 1.
+        name: The node's name.
+        directory: The node's directory.
         network: The addresses of the cluster's network.
         cni_plugins: The directory of the CNI plugins.
-        ca_file: The CA file for the API server's client certificate.
+        ca_file: The CA file with which the kubelet verifies the API server's client certificate.
         cgroup: The node's control group.
         snapshotter: The containerd snapshotter, which stores the image layers.
     """
@@ -68,11 +70,11 @@ class NodeConfig:
     snapshotter: str
 
     def write_files(self) -> None:
-        """Write all files."""
+        """Write the configuration files to the node's directory."""
         cni = self.directory / "cni"
         for folder in (cni, self.directory / "static"):
             folder.mkdir()
-        (self.directory / "resolv.conf").write_text("")  # Names outside the cluster are not resolved.
+        (self.directory / "resolv.conf").write_text("")  # CoreDNS resolves no names outside the cluster.
         (self.directory / "containerd.toml").write_text(self._build_containerd_config())
         registry = self.directory / "registries" / REGISTRY_HOST
         registry.mkdir(parents=True)
@@ -86,7 +88,7 @@ class NodeConfig:
         return CONTAINERD_TEMPLATE.format(socket=CONTAINERD_SOCKET, pause=PAUSE_IMAGE, **values)
 
     def _build_cni_config(self) -> dict[str, Any]:
-        """Return the pods' bridge network; it needs no masquerading, since the nodes have routes to each other."""
+        """Return the pods' bridge network for CNI; it does no masquerading, since nodes have routes to each other."""
         ranges = [[{"subnet": self.network.get_pod_cidr(self.node_number)}]]
         bridge = {
             "type": "bridge",
@@ -119,7 +121,7 @@ class NodeConfig:
         }
 
     def _build_resource_settings(self) -> dict[str, Any]:
-        """Return resource settings for a shared host: no reservations, no eviction until the host is almost full."""
+        """Return resource settings for a shared host: no reservations, no evictions until the host is almost full."""
         return {
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{self.cgroup}",
@@ -141,6 +143,6 @@ class NodeConfig:
             "hostnameOverride": self.name,
             "clusterCIDR": self.network.cidr,
             "clientConnection": {"kubeconfig": str(self.directory / "kube-proxy.kubeconfig")},
-            "conntrack": unchanged,  # Conntrack limits belong to the host, not to a namespace.
+            "conntrack": unchanged,  # The conntrack limits apply to the whole host, not to one namespace.
             "oomScoreAdj": 0,
         }

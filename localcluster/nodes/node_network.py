@@ -1,7 +1,7 @@
 """The network of a cluster's real nodes: 10.N.0.0/16, with an N that no other cluster on this host uses.
 
 A switch in its own network namespace connects the nodes, and one network device connects the host to the switch. So the
-host's packet filters do not affect the traffic between nodes, and this module adds none to the host.
+host's packet filters do not affect the traffic between nodes, and the nodes need no packet filters on the host.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from localcluster.nodes.sandbox import Sandbox
 SECOND_OCTETS = range(200, 255)
 MAX_NODES = 16
 DNS_ADDRESS = "10.0.0.10"
-"""The tenth address of `servers.SERVICE_CIDR`, by convention."""
+"""The address of cluster DNS: the tenth address of `servers.SERVICE_CIDR`, by convention."""
 # The API server listens on 127.0.0.1, and nodes reach it through the switch. So both ends of the link must route
-# packets for loopback addresses; the host enables this only for its end of the link. The loopback device of the
-# switch's namespace stays down, so that namespace does not own 127.0.0.1.
+# packets for loopback addresses. The host enables this only for its end of the link. The loopback device of the
+# switch's namespace stays down, so that 127.0.0.1 is not a local address there.
 OUTSIDE_SCRIPT = """
 ip link delete {device} 2> /dev/null || true
 ip link add {device} type veth peer name uplink netns $PID
@@ -59,20 +59,20 @@ class NodeNetwork:
 
     Attributes:
         second_octet: The second octet of all addresses.
-        reservation: A socket that reserves the network while it is open.
+        reservation: A socket that reserves the network on this host until the socket is closed.
     """
 
     second_octet: int
     reservation: socket.socket | None = field(default=None, compare=False, repr=False)
 
     def release(self) -> None:
-        """Release the reservation of the network."""
+        """Release the network for other clusters."""
         if self.reservation:
             self.reservation.close()
 
     @property
     def cidr(self) -> str:
-        """Return the network of all nodes and pods."""
+        """Return the CIDR that contains all nodes and pods."""
         return f"10.{self.second_octet}.0.0/16"
 
     @property
@@ -87,20 +87,20 @@ class NodeNetwork:
 
     @property
     def switch_address(self) -> str:
-        """Return the switch's address for the nodes: their default gateway, which forwards the API server's port."""
+        """Return the nodes' default gateway: the switch, which also forwards the API server's port."""
         return f"10.{self.second_octet}.1.1"
 
     def get_node_address(self, number: int) -> str:
-        """Return the address of the node with this number, from 1."""
+        """Return the address of the node with this number; numbers start at 1."""
         return f"10.{self.second_octet}.1.{10 + number}"
 
     def get_pod_cidr(self, number: int) -> str:
-        """Return the pod network of the node with this number."""
+        """Return the pod CIDR of the node with this number."""
         return f"10.{self.second_octet}.{100 + number}.0/24"
 
 
 def reserve_network() -> NodeNetwork:
-    """Return a network that the host has no route to and no other cluster has reserved."""
+    """Return a network to which this host has no route, and reserve it, so that no other cluster uses it."""
     routes = _list_routes()
     for number in SECOND_OCTETS:
         network = ipaddress.ip_network(f"10.{number}.0.0/16")
@@ -123,11 +123,11 @@ def _list_routes() -> list[ipaddress.IPv4Network]:
 
 
 def build_switch(directory: Path, network: NodeNetwork, port: int) -> Sandbox:
-    """Return the switch, not started yet; `port` is the API server's port on this host."""
+    """Build the switch's sandbox, not started yet; `port` is the API server's port on this host."""
     values = {"network": network, "device": get_device_name(directory), "port": port}
     return Sandbox("switch", directory, OUTSIDE_SCRIPT.format(**values), INSIDE_SCRIPT.format(**values))
 
 
 def get_device_name(directory: Path) -> str:
-    """Return the name of the host's end of the link; the kernel allows 15 characters."""
+    """Return the name of the host's network device to the switch; the kernel allows 15 characters."""
     return f"nm{hashlib.sha256(str(directory).encode()).hexdigest()[:10]}"

@@ -17,7 +17,7 @@ from localcluster.errors import LocalClusterError
 EXIT_UNSUPPORTED = 3
 """Exit status on a host that cannot run real nodes; for any other error, the exit status is 1."""
 REQUIRED_CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
-"""The cgroup controllers without which a kubelet does not start."""
+"""The cgroup controllers that a kubelet requires."""
 MOUNTS_FILE, CGROUP2_CONTROLLERS_FILE = Path("/proc/self/mounts"), Path("/sys/fs/cgroup/cgroup.controllers")
 PROBES = {
     "network devices (`ip link add`)": """
@@ -33,7 +33,7 @@ PROBES = {
         mount -t overlay -o lowerdir=/var,upperdir=/mnt/upper,workdir=/mnt/work overlay /var
         """,
 }
-"""For each requirement, the shell script that tests it, in namespaces that end with the test."""
+"""For each requirement, a shell script that tests it, in namespaces that the kernel removes with the script."""
 PROBE_COMMAND = ("unshare", "--net", "--mount", "--pid", "--fork", "--ipc", "--uts", "sh", "-e", "-c")
 SUPPORTED_HOSTS = (
     "a host where root may create namespaces and control groups, such as a virtual machine or a privileged container"
@@ -41,9 +41,10 @@ SUPPORTED_HOSTS = (
 
 
 def check_host() -> None:
-    """Raise `LocalClusterError` with one line if this host cannot run real nodes; packages are checked elsewhere.
+    """Raise `LocalClusterError` with a one-line message if this host cannot run real nodes.
 
-    The check skips a test whose program is not installed. Run it again after installing the packages.
+    This function does not check the packages, and skips a test whose program is not installed. So call it again after
+    the packages are installed.
     """
     if missing := list(_list_missing_requirements()):
         raise LocalClusterError(
@@ -60,19 +61,19 @@ def _list_missing_requirements() -> Iterator[str]:
         return
     if missing := [name for name in REQUIRED_CONTROLLERS if name not in _list_controllers()]:
         yield f"the cgroup controllers {', '.join(missing)}, mounted read-write"
-    if _is_failing("true"):
+    if _does_probe_fail("true"):
         yield "namespaces (`unshare`)"
         return
-    yield from (name for name, probe in PROBES.items() if _is_program_installed(probe) and _is_failing(probe))
+    yield from (name for name, probe in PROBES.items() if _is_program_installed(probe) and _does_probe_fail(probe))
 
 
 def _is_program_installed(probe: str) -> bool:
-    """Return whether the probe's program is installed; without the program, the probe proves nothing."""
+    """Return whether the probe's first program is installed; without it, the probe's failure proves nothing."""
     return shutil.which(probe.split()[0]) is not None
 
 
 def _list_controllers() -> set[str]:
-    """Return the cgroup controllers in writable trees."""
+    """Return the cgroup controllers of writable hierarchies."""
     rows = [line.split() for line in MOUNTS_FILE.read_text().splitlines()]
     options = [row[3].split(",") for row in rows if row[2] == "cgroup"]
     v1_controllers = {option for mount_options in options if "rw" in mount_options for option in mount_options}
@@ -84,7 +85,7 @@ def _list_controllers() -> set[str]:
     return v1_controllers | set(v2_controllers)
 
 
-def _is_failing(probe: str) -> bool:
+def _does_probe_fail(probe: str) -> bool:
     return subprocess.run([*PROBE_COMMAND, probe], capture_output=True, check=False).returncode != 0
 
 

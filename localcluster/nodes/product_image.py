@@ -1,4 +1,4 @@
-"""The product's image for real nodes: built once for each version of the sources, and cached."""
+"""Builds the product's image for real nodes once for each version of the sources, and caches it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from localcluster.servers import ROOT
 IMAGE_NAME, VERSION = "localhost/nodemaintenance", "0.0.0"
 IMAGE = f"{IMAGE_NAME}:v{VERSION}"
 SOURCES = ("Dockerfile", "requirements.txt", "functions", "eventing", "kube", "console")
-"""The inputs of the Dockerfile."""
+"""The files and directories that the Dockerfile copies or reads."""
 IGNORED_DIR = "__pycache__"
 MAX_CACHED_IMAGES = 2
-"""Number of images of other source versions to keep, since another work tree may be about to import one."""
+"""Number of images from other source versions to keep, because another work tree may be about to import one."""
 
 
 def ensure_archive() -> Path:
-    """Return the image's archive in the format of `docker save`; building one for new sources takes a minute."""
+    """Return the image's archive in the format of `docker save`; building it for changed sources takes a minute."""
     return buildah.ensure_archive(build.get_cache_dir() / f"image-{compute_digest(ROOT)}.tar", _build_image)
 
 
 def compute_digest(sources: Path, names: Iterable[str] = SOURCES) -> str:
-    """Return a digest of these files and directories of the sources."""
+    """Return a digest of the files and directories `names` in the directory `sources`."""
     digest = hashlib.sha256()
     for file in sorted(file for name in names for file in _list_files(sources / name)):
         digest.update(f"{file.relative_to(sources)}\0".encode())
@@ -40,7 +40,7 @@ def _list_files(path: Path) -> list[Path]:
 
 
 def evict_archives(prefix: str) -> None:
-    """Remove all archives with this prefix except the newest ones; call this function before adding an archive."""
+    """Remove archives with this prefix except the newest ones; call this function before adding an archive."""
     archives = sorted(build.get_cache_dir().glob(f"{prefix}-*.tar"), key=lambda file: file.stat().st_mtime)
     for older in archives[:-MAX_CACHED_IMAGES]:
         older.unlink(missing_ok=True)

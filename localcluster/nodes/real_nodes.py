@@ -19,16 +19,16 @@ from localcluster.programs import build, packages
 
 DNS_MANIFEST = Path(__file__).with_name("dns.yaml")
 DNS_REPLICAS = 2
-"""Number of CoreDNS replicas. Each needs its own node, so a cluster with one real node has only one."""
+"""Number of CoreDNS replicas. Each replica needs its own node, so a cluster with one real node has one replica."""
 COREDNS_IMAGE = "localhost/coredns:local"
 BUSYBOX_APPLETS = (
     *("sh", "sleep", "wget", "nslookup", "httpd", "nc", "cat", "touch", "echo", "true", "false", "date", "ls"),
     *("kill", "mkdir"),
 )
-"""The commands in the default container image."""
+"""The commands in the image for containers and pod sandboxes."""
 TIMEOUT_SECONDS = 60
 PRIVATE_DIRS = (Path("/run"), Path("/var"))
-"""Host directories that each real node replaces with its own."""
+"""Host directories that each real node replaces with private ones."""
 FORBIDDEN_CHARS = frozenset(',:\\"')
 """Characters with a special meaning in the options of an overlay mount or in containerd's configuration."""
 ENDPOINT_SLICES_PATH = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
@@ -39,17 +39,17 @@ KUBELET_API_BINDING = {
     "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:kubelet-api-admin"},
     "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": identities.KUBELET_CLIENT_USER}],
 }
-"""Authorizes the API server to call kubelets, for example for logs."""
+"""Authorizes the API server to call the kubelets' API, for example to read logs."""
 
 
 class RealNodes(Startable):
     """Real nodes next to kwok's nodes, on a cluster that was created with `LocalCluster(real_nodes=...)`.
 
-    Entering the context starts the nodes. `wait_until_ready` installs cluster DNS, and waits until the nodes are Ready.
+    `start` starts the nodes. `wait_until_ready` then installs cluster DNS, and waits until the nodes are Ready.
 
     Args:
         count: The number of real nodes.
-        archives: Images for each node, in addition to the default ones.
+        archives: The archives of further images that each node needs.
     """
 
     def __init__(self, cluster: LocalCluster, count: int, archives: Iterable[Path] = ()) -> None:
@@ -62,7 +62,7 @@ class RealNodes(Startable):
         self._network: node_network.NodeNetwork | None = None
 
     def _start_and_wait(self) -> None:
-        """Start the switch, then the nodes concurrently."""
+        """Start the network switch, then the nodes concurrently; return before the nodes are Ready."""
         check_node_directory(self.directory)
         network = self._network = node_network.reserve_network()
         self._switch = build_switch(self.directory / "switch", network, self._cluster.port)
@@ -77,13 +77,13 @@ class RealNodes(Startable):
             list(pool.map(RealNode.start, self.nodes))
 
     def wait_until_ready(self) -> None:
-        """Install CoreDNS; return when it runs and all nodes are Ready.
+        """Install CoreDNS; return when CoreDNS runs and all nodes are Ready.
 
-        CoreDNS must be installed after everything else. When CoreDNS's pods are created, the API server checks their
-        owner, and discovers the existing kinds for that. The API server repeats the discovery only after half a minute.
-        Until then, it rejects owners of newer kinds.
+        CoreDNS must be installed last. When CoreDNS's pods are created, the API server looks up the kind of their
+        owner, and discovers all kinds for that. The API server repeats this discovery only after half a minute. Until
+        then, it rejects owners of kinds that were created later.
         """
-        self._apply_dns()
+        self._apply_coredns_manifest()
         names = {node.name for node in self.nodes}
         wait_until_ready(
             "the real nodes", lambda: names <= self._cluster.list_ready_nodes(), self.servers, TIMEOUT_SECONDS
@@ -94,12 +94,12 @@ class RealNodes(Startable):
 
     @property
     def servers(self) -> list[Server]:
-        """Return all processes."""
+        """Return the processes of the switch and of all nodes."""
         holders = [self._switch.holder] if self._switch else []
         return [*holders, *(server for node in self.nodes for server in node.servers)]
 
     def stop(self) -> None:
-        """Kill the nodes, and remove their control groups and large directories."""
+        """Kill the nodes' processes, and remove the nodes' control groups and large directories."""
         for node in self.nodes:
             node.kill()
         if self._switch:
@@ -114,7 +114,7 @@ class RealNodes(Startable):
 
     @property
     def host_address(self) -> str:
-        """Return the address at which pods reach this host; "" before the nodes are started."""
+        """Return the address at which pods reach this host, or "" before the nodes are started."""
         return self._network.host_address if self._network else ""
 
     def _build_node(
@@ -144,15 +144,15 @@ class RealNodes(Startable):
         return node
 
     def _write_kubeconfig(self, file: Path, url: str, user: str) -> None:
-        """Write a kubeconfig for a client that reaches the API server through the switch.
+        """Write a kubeconfig for a client on a node, which reaches the API server through the switch.
 
-        The kubeconfig sets `tls-server-name`, since the API server's certificate does not contain the switch's address.
+        The kubeconfig sets `tls-server-name`, because the API server's certificate lacks the switch's address.
         """
         token = self._cluster.get_token(user)
         access.write_kubeconfig(file, url, self._cluster.certificate, user, token, "kubernetes.default.svc")
 
     def _write_images(self) -> list[Path]:
-        """Write the images that every node has from the start."""
+        """Write the archives of the images that every node needs; return their paths."""
         busybox, coredns = packages.find_program("busybox").resolve(), self._programs / "coredns"
         busybox_image = images.Image(PAUSE_IMAGE, busybox, ("/bin/busybox", "sleep", "2000000000"), BUSYBOX_APPLETS)
         return [
@@ -161,18 +161,18 @@ class RealNodes(Startable):
         ]
 
     def _grant_access(self, network: node_network.NodeNetwork) -> None:
-        """Publish the API server's address, and authorize the API server to call kubelets."""
+        """Create the EndpointSlice with the API server's address for pods, and authorize calls to the kubelets."""
         client = self._cluster.get_client()
         client.create(ENDPOINT_SLICES_PATH, _build_kubernetes_endpoints(network.switch_address, self._cluster.port))
         client.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", KUBELET_API_BINDING)
 
-    def _apply_dns(self) -> None:
+    def _apply_coredns_manifest(self) -> None:
         manifest = DNS_MANIFEST.read_text().replace("{replicas}", str(min(DNS_REPLICAS, self._count)))
         self._cluster.kubectl("apply", "--server-side", "-f", "-", input=manifest)
 
 
 def _build_kubernetes_endpoints(address: str, port: int) -> dict[str, Any]:
-    """Return the EndpointSlice of the Service `kubernetes`."""
+    """Return the EndpointSlice of the Service `kubernetes`, with the API server's address and port."""
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -184,7 +184,7 @@ def _build_kubernetes_endpoints(address: str, port: int) -> dict[str, Any]:
 
 
 def check_node_directory(directory: Path) -> None:
-    """Raise `LocalClusterError` for a directory in which a node cannot run."""
+    """Raise `LocalClusterError` if nodes cannot run in this directory."""
     if any(path in directory.parents for path in PRIVATE_DIRS):
         raise LocalClusterError(
             f"directory {directory} is below /run or /var, which each real node replaces: use another directory"

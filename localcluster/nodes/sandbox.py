@@ -1,4 +1,4 @@
-"""Sandboxes: sets of Linux namespaces, each with a process that keeps them alive; its servers end with that process."""
+"""Runs servers in sandboxes: sets of Linux namespaces, each kept alive by one process, with which the servers end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from localcluster.servers import NO_PROXY_ALL_ENV
 
 HOLDER_PROGRAM = Path(__file__).with_name("namespace_holder.py")
 ENTER_COMMAND = 'exec nsenter --target "$(cat "$0")" --mount --uts --ipc --net --pid -- "$@"'
-"""Shell command that reads the process id from the pid file each time: the id changes when the holder restarts."""
+"""Shell command that enters the namespaces; it reads the pid file each time, because a restart changes the id."""
 
 
 class Sandbox:
@@ -20,9 +20,9 @@ class Sandbox:
 
     Args:
         name: The sandbox's name.
-        directory: A directory for this sandbox only.
-        outside_script: Shell script for the original namespaces, with the holder's first process in $PID.
-        inside_script: Shell script for the sandbox.
+        directory: A directory that only this sandbox uses.
+        outside_script: Shell script that runs in the original namespaces, with the sandbox's first process in $PID.
+        inside_script: Shell script that runs in the sandbox's namespaces.
     """
 
     def __init__(self, name: str, directory: Path, outside_script: str, inside_script: str) -> None:
@@ -36,16 +36,16 @@ class Sandbox:
         )
 
     def start(self) -> None:
-        """Create the namespaces; return when servers can be started in them."""
+        """Create the namespaces; return when servers can start in them."""
         self.holder.start()
         wait_until_ready(f"the namespaces of {self.name}", self.pid_file.exists, [self.holder], 30)
 
     def kill(self) -> None:
-        """Kill the sandbox with all its processes."""
+        """Kill all processes in the sandbox."""
         self.holder.kill()
 
     def build_server(self, name: str, *command: str | Path) -> Server:
-        """Return a server that runs in the sandbox, uses no proxy, and logs to the sandbox's directory."""
+        """Build a server that runs in the sandbox without a proxy, and logs to the sandbox's directory."""
         server = Server(
             f"{self.name}-{name}", self._build_enter_command(*command), self.directory / f"{name}.log", NO_PROXY_ALL_ENV
         )

@@ -1,1 +1,1 @@
-"""Builds `kubectl maintenance` for workstations: the wheel, and the archives that krew installs."""
+"""Builds `kubectl maintenance` for users' machines: the wheel, and the archives that krew installs."""

@@ -1,6 +1,6 @@
-"""Command line `python -m localcluster.plugin DIRECTORY [URL]`: writes the wheel, and with a URL the files for krew.
+"""Command line `python -m localcluster.plugin DIRECTORY [URL]`: writes the wheel, and with URL the files for krew.
 
-In: the directory for the files, and the URL of the directory from which users will download the archives.
+DIRECTORY is the directory to write to. URL is the directory from which users will download the archives.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from localcluster.plugin.wheel import build_wheel
 
 
 def build(directory: Path, url: str = "") -> None:
-    """Build the wheel, and with a URL also the archives and the manifest for krew. Raises `LocalClusterError`."""
+    """Build the wheel, and if `url` is given, the archives and the manifest for krew. Raises `LocalClusterError`."""
     wheel = build_wheel(directory)
     print(wheel)
     if not url:

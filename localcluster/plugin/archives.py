@@ -1,6 +1,6 @@
-"""Writes the archives that krew installs: the command with its libraries, and a launcher for the user's Python.
+"""Writes the archives that krew installs: the command, its libraries, and a launcher script for the user's Python.
 
-A zipapp would be one file, but Python cannot import the compiled libraries from it.
+A zipapp would be a single file, but Python cannot import compiled libraries from a zipapp.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ main()
 UNUSED_PATTERN = re.compile(
     r"bin/|kubernetes/(client|aio/client/api)/|kubernetes/aio/client/models/[a-z]|sqlalchemy/testing/|[^/]+/tests/"
 )
-"""Matches the libraries' files that the command does not import; the image omits the same files."""
+"""Matches the libraries' files that `kubectl maintenance` does not import; the product's image omits them, too."""
 
 
 def write_archive(wheel: Path, libraries: Path, archive: Path) -> None:
-    """Write the archive with the content of the wheel and of the directory `libraries`.
+    """Write an archive with the launcher, the wheel's modules, and the modules in the directory `libraries`.
 
-    The same input produces the same archive, so that its checksum can be compared.
+    The same input produces the same bytes, so that the archive's checksum is reproducible.
     """
     with (
         archive.open("wb") as file,
         gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w") as tar,
     ):
-        _add(tar, PROGRAM, build_launcher().encode(), 0o755)
-        _add(tar, "LICENSE", (ROOT / "LICENSE").read_bytes())
+        _add_tar_member(tar, PROGRAM, build_launcher().encode(), 0o755)
+        _add_tar_member(tar, "LICENSE", (ROOT / "LICENSE").read_bytes())
         for name, content in sorted(_iter_modules(wheel, libraries)):
-            _add(tar, f"lib/{name}", content)
+            _add_tar_member(tar, f"lib/{name}", content)
 
 
 def build_launcher() -> str:
-    """Return the launcher's source, which older versions of Python can parse, too, so that they print its error."""
+    """Return the launcher's source; even unsupported versions of Python can parse it, and print its error."""
     oldest, newest = PYTHON_VERSIONS[0], PYTHON_VERSIONS[-1]
     fields = {"oldest": oldest.replace(".", ", "), "newest": newest.replace(".", ", ")}
     return LAUNCHER.format(**fields, range=f"Python {oldest} to {newest}")
@@ -72,7 +72,7 @@ def _iter_modules(wheel: Path, libraries: Path) -> Iterator[tuple[str, bytes]]:
                 yield name, path.read_bytes()
 
 
-def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
+def _add_tar_member(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
     member = tarfile.TarInfo(name)
     member.size, member.mode = len(content), mode
     tar.addfile(member, BytesIO(content))

@@ -16,7 +16,7 @@ SOURCE = "deploy/krew/maintenance.yaml"
 
 
 def write_manifest(version: str, url: str, archives: Mapping[Platform, Path], directory: Path) -> Path:
-    """Write the manifest of `SOURCE` with the version and the archives, and return its path.
+    """Fill the manifest `SOURCE` with the version and the archives; write it to `directory`, and return its path.
 
     In: the URL of the directory from which users download the archives.
     """

@@ -1,6 +1,7 @@
-"""Downloads the command's libraries for a platform and all supported versions of Python.
+"""Downloads the libraries of `kubectl maintenance` for one platform and all supported versions of Python.
 
-Compiled modules have the version of Python in their file names, so those of all versions fit into one directory.
+The file name of a compiled module contains the version of Python, so one directory can hold the modules for all
+versions.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from localcluster.plugin.requirements import find_distributions, list_requiremen
 
 PYTHON_VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 EXTRAS = ("", "journal", "console")
-"""Extras whose libraries the archives contain, because krew cannot add any later; "" stands for no extra."""
+"""The wheel's extras whose libraries the archives contain, because krew cannot add them later; "" means no extra."""
 UNUSED_DISTRIBUTIONS = {"pydantic", "pydantic-core"}
-"""Requirements of `kubernetes` for its typed client, which the command does not import."""
+"""Dependencies of `kubernetes` for its typed client, which `kubectl maintenance` does not import."""
 
 
 @dataclass(frozen=True)
 class Platform:
-    """A platform with krew's names, with Python's names, and with the tags of the wheels that run on it."""
+    """A platform: its names in krew and in Python's environment markers, and the tags of wheels that run on it."""
 
     os: str
     architecture: str
@@ -33,7 +34,7 @@ class Platform:
     tags: tuple[str, ...]
 
     def build_environment(self, python: str) -> dict[str, str]:
-        """Return the values of environment markers on this platform."""
+        """Return the values of Python's environment markers on this platform."""
         return {
             "python_version": python,
             "python_full_version": f"{python}.0",
@@ -52,7 +53,7 @@ PLATFORMS = (
 
 
 def download_libraries(wheel: Path, platform: Platform, python: str, directory: Path) -> None:
-    """Add the libraries of the wheel and of `EXTRAS` to `directory`, in the versions of the lock file.
+    """Download the dependencies of the wheel and of `EXTRAS` into `directory`, in the lock file's versions.
 
     Raises `LocalClusterError` if a library has no wheel for the platform, or if the download fails.
     """
@@ -73,5 +74,5 @@ def download_libraries(wheel: Path, platform: Platform, python: str, directory: 
         if done.returncode:
             name = f"{platform.os}/{platform.architecture} and Python {python}"
             raise LocalClusterError(f"cannot download the libraries for {name}: {done.stderr.strip()}")
-        # pip would replace the modules of another version of Python in an existing directory.
+        # With --target on an existing directory, pip would replace the modules for another version of Python.
         shutil.copytree(target, directory, dirs_exist_ok=True)

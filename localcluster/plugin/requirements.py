@@ -1,4 +1,4 @@
-"""Determines which distributions the wheel needs, and their pins in the lock file."""
+"""Determines the distributions that the wheel requires, and their pinned versions in the lock file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read_wheel_metadata(wheel: Path) -> Message:
 
 
 def list_requirements(metadata: Message, extra: str = "") -> list[Requirement]:
-    """Return the wheel's requirements without an extra, or only those that the named extra adds."""
+    """Return the wheel's requirements without extras, or only those that `extra` adds."""
     requirements = [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]
     if not extra:
         return [line for line in requirements if applies(line, {})]
@@ -33,14 +33,15 @@ def list_requirements(metadata: Message, extra: str = "") -> list[Requirement]:
 
 
 def applies(requirement: Requirement, environment: Mapping[str, str]) -> bool:
-    """Return whether the requirement's marker is true in this Python, or in the environment that it is changed to."""
+    """Return whether the requirement's marker is true for this Python, with the values in `environment` replaced."""
     return requirement.marker is None or requirement.marker.evaluate({"extra": "", **environment})
 
 
 def find_distributions(requirements: Iterable[Requirement], environment: Mapping[str, str] | None = None) -> set[str]:
-    """Return the names of the required distributions, and of those that they require in turn.
+    """Return the names of the required distributions and of their transitive dependencies.
 
-    A distribution that is not installed here, because its marker is false here, is assumed to require no others.
+    If a marker excludes a distribution on this machine, it is not installed. The function then assumes that the
+    distribution has no dependencies.
     """
     found: set[str] = set()
     pending = list(requirements)
@@ -58,7 +59,7 @@ def find_distributions(requirements: Iterable[Requirement], environment: Mapping
 
 
 def select_pins(names: Iterable[str], environment: Mapping[str, str]) -> list[str]:
-    """Return the lines of the lock file for these distributions, with hashes and without markers."""
+    """Return the lock file's lines for these distributions, with hashes and without markers."""
     wanted = set(names)
     pins = []
     for line in (ROOT / LOCK_FILE).read_text().replace("\\\n", "").splitlines():

@@ -16,10 +16,10 @@ SOURCES = ("console", "eventing", "kube", PROJECT)
 
 
 def build_wheel(directory: Path) -> Path:
-    """Build the wheel in `directory`, and return its path.
+    """Build the wheel into `directory`, and return its path. Raises `LocalClusterError` if the build fails.
 
-    The build uses a copy of the sources, because setuptools leaves files next to them and would add leftovers of an
-    earlier build to the wheel. Raises `LocalClusterError` if the build fails.
+    The build uses a copy of the sources. In the original directory, setuptools would create files, and would add files
+    of an earlier build to the wheel.
     """
     with TemporaryDirectory() as staging:
         for name in SOURCES:

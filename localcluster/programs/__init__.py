@@ -1,1 +1,1 @@
-"""Provides third-party binaries: builds the servers from Go modules, or finds them in the system's packages."""
+"""Provides third-party binaries: builds them from Go modules, or finds them in the system's packages."""

@@ -1,4 +1,4 @@
-"""Builds the servers from the Go module files of `localcluster` once, into a cache outside the work tree."""
+"""Builds the servers once from the Go modules in `localcluster`, into a cache directory outside of the work tree."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from localcluster.errors import LocalClusterError
 from localcluster.programs import envtest, go_install
 
 MODULES_DIR = Path(__file__).parents[1]
-"""The directory with one subdirectory per Go module."""
+"""The directory that contains one subdirectory per Go module."""
 KUBERNETES_VERSION = "v1.37.2"
-# Without these flags, the server reports a version that cannot be parsed, and clients reject it.
+# Without these flags, the servers report a version that clients cannot parse and reject.
 LDFLAGS = " ".join(
     f"-X {package}/version.gitVersion={KUBERNETES_VERSION}"
     for package in ("k8s.io/component-base", "k8s.io/client-go/pkg")
@@ -33,14 +33,14 @@ BUILD_FLAGS = ("-mod=readonly", "-buildvcs=false", go_install.NO_DWARF_FLAG, "-l
 
 @dataclass(frozen=True)
 class Toolset:
-    """Binaries that are built and used together.
+    """A set of binaries that are built and used together.
 
     Attributes:
-        title: The name in the progress output.
-        modules: Directories in `MODULES_DIR` with a go.mod whose tool lines name the packages.
-        programs: The files that the build must produce.
-        packages: The Go packages to build, each in the module whose tool lines name it; if empty, all of them.
-        flags: Additional flags of the build.
+        title: The toolset's name in the progress output.
+        modules: Directories in `MODULES_DIR`; the tool lines of their go.mod list the Go packages.
+        programs: The file names of the binaries that the build must produce.
+        packages: The Go packages to build, each in the module whose tool lines list it; if empty, all packages.
+        flags: Additional flags of `go install`.
     """
 
     title: str
@@ -65,7 +65,7 @@ KUBERNETES = Toolset(
     ),
 )
 CONTROLLERS = Toolset(_KUBERNETES, ("kubernetes",), ("kube-controller-manager", "kube-scheduler", "kwok"), _CONTROLLERS)
-"""The Kubernetes binaries that are built even if the other ones are prebuilt."""
+"""The Kubernetes binaries that are built locally even if the other binaries are prebuilt."""
 KNATIVE = Toolset(
     "Knative Eventing",
     ("knative",),
@@ -94,12 +94,12 @@ RABBITMQ_CONTROLLER = Toolset(
     "RabbitMQ Broker's controller", ("rabbitmq",), ("broker",), (f"{_RABBITMQ}/controller/broker",)
 )
 RABBITMQ_WEBHOOK = Toolset("RabbitMQ Broker's webhook", ("rabbitmq",), ("broker",), (f"{_RABBITMQ}/webhook/broker",))
-"""A separate toolset, since the webhook's binary has the same name as the controller's."""
+"""The webhook's binary has the same name as the controller's, so it needs a separate toolset."""
 RABBITMQ_OPERATORS = Toolset(
     "RabbitMQ's operators", ("rabbitmq_operators",), ("cluster-operator", "messaging-topology-operator")
 )
 KUBEVIRT = Toolset("KubeVirt", ("kubevirt",), ("virt-api", "virt-controller"))
-# Without the tag, opm needs the C library of GnuPG, with which it verifies the signatures of images that it pulls.
+# By default, opm verifies the signatures of pulled images with GnuPG's C library; this tag selects a Go implementation.
 OLM = Toolset("OLM's validators", ("olm",), ("operator-verify", "opm"), flags=("-tags", "containers_image_openpgp"))
 ACTIONLINT = Toolset("actionlint", ("actionlint",), ("actionlint",))
 NODES = Toolset(
@@ -108,19 +108,19 @@ NODES = Toolset(
     ("kubelet", "kube-proxy", "coredns"),
     ("k8s.io/kubernetes/cmd/kubelet", "k8s.io/kubernetes/cmd/kube-proxy", "github.com/coredns/coredns"),
 )
-"""The binaries of real nodes that the distribution's packages do not provide."""
+"""The binaries of real nodes for which the distribution has no packages."""
 PROGRAM_NAMES = {"server": "etcd"}  # Go names etcd's binary after its module, go.etcd.io/etcd/server
 
 
 def get_cache_dir() -> Path:
-    """Return the cache directory, which all work trees of this user share."""
+    """Return the cache directory, which all work trees of a user share."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nodemaintenance"
 
 
 def get_target_dir(toolset: Toolset = KUBERNETES) -> Path:
-    """Return the directory of a toolset's binaries; its name depends on the content of the module files.
+    """Return the directory of a toolset's binaries; a digest of the module files and flags is part of its name.
 
-    For Kubernetes, it is a directory of links if some of the binaries are prebuilt.
+    For Kubernetes, this is a directory of symbolic links if some of the binaries are prebuilt.
     """
     prebuilt = _find_prebuilt() if toolset is KUBERNETES else None
     return (
@@ -129,10 +129,10 @@ def get_target_dir(toolset: Toolset = KUBERNETES) -> Path:
 
 
 def _find_prebuilt() -> Path | None:
-    """Return the directory of prebuilt Kubernetes binaries, or None.
+    """Return the directory of prebuilt Kubernetes binaries, or None if there is none or locally built ones exist.
 
-    KUBEBUILDER_ASSETS takes precedence. Without this variable, the function returns the directory of an earlier
-    download, unless Kubernetes was already built here.
+    KUBEBUILDER_ASSETS takes precedence. If this variable is not set, the function returns the directory of an earlier
+    download, unless all Kubernetes binaries were already built locally.
     """
     directory = envtest.find_assets()
     return (
@@ -154,15 +154,15 @@ def _get_build_dir(toolset: Toolset) -> Path:
 
 
 def _get_controllers_dir() -> Path:
-    """Return the directory with the `CONTROLLERS` binaries: the one with all Kubernetes binaries, if it exists."""
+    """Return a directory with the `CONTROLLERS` binaries: the directory of all Kubernetes binaries, if it exists."""
     directory = _get_build_dir(KUBERNETES)
     return directory if directory.is_dir() else _get_build_dir(CONTROLLERS)
 
 
 def ensure_programs(toolset: Toolset = KUBERNETES) -> Path:
-    """Return the directory with all binaries of a toolset; build the missing binaries.
+    """Build the missing binaries of a toolset; return the directory that contains all of its binaries.
 
-    Raises `LocalClusterError` if a build fails, or if KUBEBUILDER_ASSETS names a directory that lacks a binary.
+    Raises `LocalClusterError` if a build fails, or if the directory KUBEBUILDER_ASSETS lacks a binary.
     """
     build_all([toolset])
     return get_target_dir(toolset)
@@ -194,7 +194,7 @@ def build_all(toolsets: Iterable[Toolset]) -> None:
 
 
 def _select_toolset(toolset: Toolset) -> Toolset:
-    """Return the toolset to build; for Kubernetes, this is `CONTROLLERS` if the other binaries are prebuilt."""
+    """Return the toolset to build: for Kubernetes, only `CONTROLLERS` if the other binaries are prebuilt."""
     return CONTROLLERS if toolset is KUBERNETES and _find_prebuilt() else toolset
 
 
@@ -209,9 +209,10 @@ def download_program_module(module: str, module_path: str) -> Path:
 
 
 def download_module(path: str, working_dir: Path, **variables: str) -> Path:
-    """Download a Go module with a go command that runs in `working_dir`; return the module's directory.
+    """Download a Go module with `go mod download`, executed in `working_dir`; return the module's directory.
 
-    The keyword arguments are environment variables for the command. Raises `LocalClusterError` with go's reason.
+    The keyword arguments are environment variables of the go command. Raises `LocalClusterError`, which quotes go's
+    error output.
     """
     command = [str(go_install.ensure_go(get_cache_dir())), "mod", "download", "-json", path]
     environment = go_install.build_environment(**variables)
@@ -224,7 +225,7 @@ def download_module(path: str, working_dir: Path, **variables: str) -> Path:
 
 @contextmanager
 def hold_build_lock(title: str, lock_name: str = "build.lock") -> Iterator[None]:
-    """Hold a lock on a file in the cache, so that only one process builds `title`; a killed process loses the lock.
+    """Hold a lock file in the cache, so that only one process builds `title`; a killed process releases the lock.
 
     Raises `LocalClusterError` if the cache is not writable.
     """
@@ -238,7 +239,7 @@ def hold_build_lock(title: str, lock_name: str = "build.lock") -> Iterator[None]
 
 
 def _open_lock_file(lock: Path) -> IO[str]:
-    """Open a file in the cache; create it and its directory if needed."""
+    """Open a file in the cache for writing; create the file and the cache directory if they do not exist."""
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         return lock.open("w")
@@ -248,11 +249,11 @@ def _open_lock_file(lock: Path) -> IO[str]:
 
 
 def _build_toolsets(missing_toolsets: Mapping[Path, Toolset]) -> None:
-    """Build the toolsets into temporary directories, and rename these to their final names when all are complete."""
+    """Build the toolsets into temporary directories; rename the directories when all builds are complete."""
     if not missing_toolsets:
         return
     go = go_install.ensure_go(get_cache_dir())
-    # The go process of a killed build may still write to its leftover directory, so each build uses a new name.
+    # A killed build's go process may still write to the build's directory, so each build uses a new directory name.
     for leftover in get_cache_dir().glob("bin-*.new-*"):
         shutil.rmtree(leftover, ignore_errors=True)
     started = time.monotonic()
@@ -272,7 +273,7 @@ def _build_toolsets(missing_toolsets: Mapping[Path, Toolset]) -> None:
 
 
 def _rename_to_final_directory(staging: Path, directory: Path, toolset: Toolset) -> None:
-    """Rename a build directory to its final name. Raises `LocalClusterError` if it lacks a binary of the toolset."""
+    """Rename a build directory to its final name. Raises `LocalClusterError` if the build lacks one of the binaries."""
     for built_name, name in PROGRAM_NAMES.items():
         if name in toolset.programs:
             (staging / built_name).rename(staging / name)
@@ -285,6 +286,6 @@ def _rename_to_final_directory(staging: Path, directory: Path, toolset: Toolset)
 
 
 def _list_packages(module: str, toolset: Toolset) -> tuple[str, ...]:
-    """Return a toolset's packages to build in a module; `tool` is Go's name for all packages in the tool lines."""
+    """Return the toolset's packages in this module, or `tool`, Go's name for all packages in the tool lines."""
     tokens = (MODULES_DIR / module / "go.mod").read_text().split()
     return tuple(package for package in toolset.packages if package in tokens) or ("tool",)

@@ -1,6 +1,7 @@
-"""Prebuilt kube-apiserver, etcd and kubectl: from the directory in KUBEBUILDER_ASSETS, or from `setup-envtest`.
+"""Provides prebuilt kube-apiserver, etcd and kubectl, from the directory KUBEBUILDER_ASSETS or from `setup-envtest`.
 
-`setup-envtest` downloads them if the network allows it. Links combine them with the programs that are built here.
+`setup-envtest` downloads these binaries if the network allows it. Symbolic links combine them with the locally built
+binaries in one directory.
 """
 
 from __future__ import annotations
@@ -16,27 +17,27 @@ from localcluster.errors import LocalClusterError
 from localcluster.programs.go_install import NO_DWARF_FLAG, build_environment
 
 MODULE_DIR = Path(__file__).parents[1] / "envtest"
-"""The directory of the go.mod that requires setup-envtest."""
+"""The directory of the go.mod that requires `setup-envtest`."""
 DOWNLOAD_TIMEOUT_SECONDS = 300.0
-"""Timeout of the download, which is about 100 MB."""
+"""Timeout of the download of about 100 MB."""
 INDEX_VARIABLE = "ENVTEST_INDEX"
-"""Environment variable with the URL of a release index that replaces setup-envtest's default, such as a mirror's."""
+"""Environment variable with the URL of a release index, such as a mirror's, that replaces setup-envtest's default."""
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 PROGRAMS = ("etcd", "kube-apiserver", "kubectl")
 
 
 def download(go: Path, cache: Path, version: str) -> None:
-    """Try to download the binaries of a Kubernetes release such as v1.37.2 into `cache`; print the outcome."""
-    release = _parse_minor(version)
+    """Try to download the binaries of a Kubernetes release, such as v1.37.2, into `cache`; print the outcome."""
+    release = _parse_minor_version(version)
     print(f"downloading prebuilt programs of Kubernetes {release} with setup-envtest", flush=True)
-    for leftover in cache.glob("envtest-*.new-*"):  # leftovers of a killed download
+    for leftover in cache.glob("envtest-*.new-*"):  # Killed downloads leave these directories.
         shutil.rmtree(leftover, ignore_errors=True)
     folder = _get_download_dir(cache, version)
     staging = folder.with_name(f"{folder.name}.new-{os.getpid()}")
     index = os.environ.get(INDEX_VARIABLE)
     options = ["--bin-dir", str(staging), *(["--index", index] if index else [])]
     command = [str(go), "tool", "setup-envtest", "use", f"{release}.x", *options]
-    environment = build_environment(GOFLAGS=NO_DWARF_FLAG)  # Go compiles the standard library once per set of flags
+    environment = build_environment(GOFLAGS=NO_DWARF_FLAG)  # With the build's flags, Go reuses its standard library.
     try:
         done = subprocess.run(
             command,
@@ -60,24 +61,26 @@ def download(go: Path, cache: Path, version: str) -> None:
 
 
 def find_downloaded(cache: Path, version: str) -> Path | None:
-    """Return the directory with the binaries of this minor version, or None if they were not downloaded."""
-    candidates = sorted((_get_download_dir(cache, version) / "k8s").glob(f"{_parse_minor(version)}.*-{sys.platform}-*"))
+    """Return the directory with the downloaded binaries of this minor version, or None if it is incomplete."""
+    candidates = sorted(
+        (_get_download_dir(cache, version) / "k8s").glob(f"{_parse_minor_version(version)}.*-{sys.platform}-*")
+    )
     complete = [folder for folder in candidates if has_all_programs(folder)]
     return complete[-1] if complete else None
 
 
 def _get_download_dir(cache: Path, version: str) -> Path:
-    """Return the directory of a minor version; another work tree may use another version at the same time."""
-    return cache / f"envtest-{_parse_minor(version)}"
+    """Return the download directory of a minor version; work trees may use different versions concurrently."""
+    return cache / f"envtest-{_parse_minor_version(version)}"
 
 
-def _parse_minor(version: str) -> str:
+def _parse_minor_version(version: str) -> str:
     """Return the minor version, for example 1.37 for v1.37.2."""
     return version.removeprefix("v").rpartition(".")[0]
 
 
 def find_assets() -> Path | None:
-    """Return the directory of prebuilt binaries, or None if the variable is not set.
+    """Return the directory in KUBEBUILDER_ASSETS, or None if the variable is not set.
 
     Raises `LocalClusterError` if the directory lacks a binary.
     """
@@ -103,36 +106,38 @@ def _list_missing_programs(directory: Path) -> list[str]:
     return [name for name in PROGRAMS if not os.access(directory / name, os.X_OK)]
 
 
-def get_link_dir(assets: Path, built: Path, cache: Path) -> Path:
-    """Return the path of the directory with links to the prebuilt and to the locally built binaries."""
-    digest = hashlib.sha256(f"{assets}\0{built}".encode())
-    return cache / f"assets-{digest.hexdigest()[:12]}"
+def get_link_dir(prebuilt_dir: Path, built_dir: Path, cache_dir: Path) -> Path:
+    """Return the path of the directory with symbolic links to the prebuilt and the locally built binaries."""
+    digest = hashlib.sha256(f"{prebuilt_dir}\0{built_dir}".encode())
+    return cache_dir / f"assets-{digest.hexdigest()[:12]}"
 
 
-def link_programs(assets: Path, built: Path, names: tuple[str, ...], link_dir: Path, version: str) -> None:
-    """Create the directory that `get_link_dir` names; print a warning if the prebuilt API server's version differs.
+def link_programs(
+    prebuilt_dir: Path, built_dir: Path, built_names: tuple[str, ...], link_dir: Path, version: str
+) -> None:
+    """Create the directory from `get_link_dir`; print a warning if the prebuilt API server has another version.
 
     Args:
-        assets: The directory of the prebuilt binaries.
-        built: The directory of the locally built binaries.
-        names: The names of the locally built binaries.
+        prebuilt_dir: The directory of the prebuilt binaries.
+        built_dir: The directory of the locally built binaries.
+        built_names: The names of the locally built binaries.
         link_dir: The directory to create.
         version: The Kubernetes version of the locally built binaries.
     """
     staging = link_dir.with_name(f"{link_dir.name}.new-{os.getpid()}")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
-    for source, programs in ((assets, PROGRAMS), (built, names)):
+    for source, programs in ((prebuilt_dir, PROGRAMS), (built_dir, built_names)):
         for name in programs:
             (staging / name).symlink_to(source / name)
     staging.rename(link_dir)
-    print(f"using {', '.join(PROGRAMS)} from {assets}", flush=True)
-    assets_version = _read_version(assets / "kube-apiserver") or "of unknown version"
-    if assets_version != version:
-        print(f"warning: kube-apiserver is {assets_version}, but {', '.join(names)} are {version}", flush=True)
+    print(f"using {', '.join(PROGRAMS)} from {prebuilt_dir}", flush=True)
+    prebuilt_version = _read_apiserver_version(prebuilt_dir / "kube-apiserver") or "of unknown version"
+    if prebuilt_version != version:
+        print(f"warning: kube-apiserver is {prebuilt_version}, but {', '.join(built_names)} are {version}", flush=True)
 
 
-def _read_version(apiserver: Path) -> str:
+def _read_apiserver_version(apiserver: Path) -> str:
     """Return the version of an API server binary, such as v1.37.2; "" if it prints none."""
     done = subprocess.run([apiserver, "--version"], capture_output=True, text=True, check=False)
     return done.stdout.strip().rpartition(" ")[2] if done.returncode == 0 else ""

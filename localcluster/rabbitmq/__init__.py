@@ -1,1 +1,1 @@
-"""A real RabbitMQ and the real data plane of the RabbitMQ Broker for Knative, as local processes."""
+"""A real RabbitMQ server and the data plane of Knative's RabbitMQ Broker, as local processes."""

@@ -1,7 +1,7 @@
-"""The sources as processes: Knative's adapters for ApiServerSource and PingSource, and PodSource's container.
+"""Runs the sources as processes: Knative's adapters for ApiServerSource and PingSource, and PodSource's container.
 
-No controllers run here. So this module also installs the objects that the adapters and the dispatchers read, and writes
-the status fields that the controllers would write.
+Knative's controllers do not run in this setup. So this module also installs the objects that the adapters and the
+dispatchers read, and writes the status fields that the controllers would write.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Object = dict[str, Any]
 
 
 class SourceAdapters:
-    """Builds a process for each source, with the permissions of the source's ServiceAccount.
+    """Builds a process for each source; each process has the permissions of the source's ServiceAccount.
 
     Args:
         programs: The directory of the built binaries.
@@ -49,7 +49,7 @@ class SourceAdapters:
         self._cluster, self._programs, self._logs, self._sink_url = cluster, programs, logs, sink_url
 
     def build_servers(self, documents: Iterable[Document]) -> dict[str, Server]:
-        """Return the processes by the names of the sources, not started yet."""
+        """Build the processes by the sources' names, without starting them."""
         builders = {
             "ApiServerSource": self._build_api_server_source,
             "PingSource": self._build_ping_source,
@@ -67,7 +67,7 @@ class SourceAdapters:
         variables = environment.build_ping_source_env(
             str(write_account_kubeconfig(self._cluster, environment.SYSTEM_NAMESPACE, SERVICE_ACCOUNT))
         )
-        # The ping adapter is the only replica, so it needs no leader election.
+        # This ping adapter is the only replica, so it needs no leader election.
         command: list[str | Path] = [self._programs / "mtping", "-disable-ha"]
         return Server(document.name, command, self._logs / f"{document.name}.log", {**NO_PROXY_LOCAL_ENV, **variables})
 
@@ -86,7 +86,7 @@ class SourceAdapters:
 
 
 def install_ping_source(cluster: LocalCluster, source: Document, sink_url: str) -> None:
-    """Apply Knative's own objects for PingSource and the product's PingSource, with a status that is ready."""
+    """Apply Knative's objects for PingSource, then the product's PingSource with a status in which it is Ready."""
     cluster.kubectl("create", "namespace", SYSTEM_NAMESPACE)
     install_objects(cluster, FILES, [(source.body, _build_ping_source_status(sink_url))])
 
@@ -99,29 +99,33 @@ def _build_ping_source_status(sink_url: str) -> Object:
 
 
 def install_broker_and_triggers(cluster: LocalCluster, documents: Sequence[Document], broker_url: str) -> None:
-    """Apply the product's Broker and Triggers, each with the address that its controller would publish in the status.
+    """Apply the product's Broker and Triggers, each with the URL that its controller would write to the status.
 
     Args:
-        documents: The manifests, with absolute addresses of the Triggers' subscribers.
+        documents: The manifests; the Triggers' subscribers must have absolute URLs.
         broker_url: The URL at which the Broker accepts events.
     """
     brokers_and_triggers = [document for document in documents if document.kind in ("Broker", "Trigger")]
-    objects = [(document.body, _build_status(document, broker_url)) for document in brokers_and_triggers]
+    objects = [
+        (document.body, _build_broker_or_trigger_status(document, broker_url)) for document in brokers_and_triggers
+    ]
     install_objects(cluster, CRD_FILES, objects)
 
 
 def install_objects(cluster: LocalCluster, files: Sequence[str], objects: Sequence[tuple[Object, Object]]) -> None:
-    """Apply Knative's own objects from these files of its Go module, then `objects`, each with its status."""
+    """Apply Knative's objects from these files of its Go module, then the `objects`, each given with its status."""
     module = build.download_program_module("rabbitmq", MODULE)
     knative_objects = [item for name in files for item in _load_objects(module / name)]
     kinds = [item["metadata"]["name"] for item in knative_objects if item["kind"] == "CustomResourceDefinition"]
     cluster.apply(knative_objects)
     cluster.wait_for_crds(*kinds)
     cluster.apply([body for body, _ in objects])
-    cluster.apply([{**_build_reference(body), "status": status} for body, status in objects], "--subresource=status")
+    cluster.apply(
+        [{**_build_object_reference(body), "status": status} for body, status in objects], "--subresource=status"
+    )
 
 
-def _build_status(document: Document, broker_url: str) -> Object:
+def _build_broker_or_trigger_status(document: Document, broker_url: str) -> Object:
     if document.kind == "Broker":
         return {"address": {"url": broker_url}}
     return {"subscriberUri": document.require("spec.subscriber.uri", str)}
@@ -130,12 +134,12 @@ def _build_status(document: Document, broker_url: str) -> Object:
 def _load_objects(file: Path) -> Iterator[Object]:
     for item in yaml.load_all(file.read_text(), Loader=YAML_LOADER):
         if item and item["kind"] == "CustomResourceDefinition":
-            # One version is enough here, and the conversion webhook does not run.
+            # The objects use only one version of each CRD, and no conversion webhook runs.
             item["spec"]["conversion"] = {"strategy": "None"}
         if item:
             yield item
 
 
-def _build_reference(body: Object) -> Object:
+def _build_object_reference(body: Object) -> Object:
     metadata = {key: body["metadata"][key] for key in ("name", "namespace")}
     return {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": metadata}

@@ -1,4 +1,4 @@
-"""The environment variables that the controllers would set for ingress, dispatchers and adapters. Pure functions."""
+"""Builds the environment variables of ingress, dispatchers and adapters, as the controllers would. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SYSTEM_NAMESPACE = "knative-eventing"
 
 
 def build_ingress_env(broker: str, rabbit_url: str, port: int) -> dict[str, str]:
-    """Return the ingress variables as `MakeIngressDeployment` of the RabbitMQ Broker sets them, except for the port."""
+    """Return the ingress's variables as RabbitMQ Broker's `MakeIngressDeployment` sets them, except for the port."""
     return {
         "SYSTEM_NAMESPACE": SYSTEM_NAMESPACE,
         "BROKER_URL": rabbit_url,
@@ -30,7 +30,7 @@ def build_ingress_env(broker: str, rabbit_url: str, port: int) -> dict[str, str]
 
 
 def build_dispatcher_env(trigger: Trigger, broker: str, rabbit_url: str, ingress_url: str) -> dict[str, str]:
-    """Return the dispatcher variables as `MakeDispatcherDeployment` sets them for a Trigger."""
+    """Return the variables of a Trigger's dispatcher as the RabbitMQ Broker's `MakeDispatcherDeployment` sets them."""
     dead_letters = (
         {"DLX_NAME": topology.get_dead_letter_exchange(trigger.name)} if trigger.policy.dead_letter_url else {}
     )
@@ -49,7 +49,7 @@ def get_dispatcher_name(trigger: Trigger) -> str:
 
 
 def build_dead_letter_env(trigger: Trigger, sink_url: str, rabbit_url: str, ingress_url: str) -> dict[str, str]:
-    """Return the variables of a Trigger's dead letter dispatcher, which sends dead letters to `sink_url`."""
+    """Return the variables of a Trigger's dead letter dispatcher, which posts dead letters to `sink_url`."""
     return {
         **_build_common_env(trigger, rabbit_url, ingress_url),
         "QUEUE_NAME": topology.get_dead_letter_queue(trigger.name),
@@ -77,10 +77,10 @@ def _build_common_env(trigger: Trigger, rabbit_url: str, ingress_url: str) -> di
 
 
 def build_api_server_source_env(document: Document, sink_url: str) -> dict[str, str]:
-    """Return the adapter variables as `MakeReceiveAdapter` sets them for an ApiServerSource."""
+    """Return the variables of an ApiServerSource's adapter as Knative's `MakeReceiveAdapter` sets them."""
     config = {
-        **_build_scope(document),
-        "resources": [_build_resource(entry) for entry in document.require("spec.resources", list)],
+        **_build_namespace_scope(document),
+        "resources": [_build_watched_resource(entry) for entry in document.require("spec.resources", list)],
         "mode": document.require("spec.mode", str),
     }
     return {
@@ -93,21 +93,21 @@ def build_api_server_source_env(document: Document, sink_url: str) -> dict[str, 
     }
 
 
-def _build_scope(document: Document) -> dict[str, Any]:
-    """Return the namespaces that a source watches: its own, or all namespaces if it has an empty selector."""
+def _build_namespace_scope(document: Document) -> dict[str, Any]:
+    """Return the namespaces that a source watches: its own one, or all if the source has an empty selector."""
     all_namespaces = document.get("spec.namespaceSelector", dict) is not None
     return {"namespaces": ["" if all_namespaces else document.namespace], "allNamespaces": all_namespaces}
 
 
-def _build_resource(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return a resource in the adapter's format; the plural is guessed from the kind, as the controller does."""
+def _build_watched_resource(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return a resource in the adapter's format; derive the plural from the kind, as Knative's controller does."""
     group, _, version = entry["apiVersion"].rpartition("/")
     watched: dict[str, Any] = {"gvr": {"Group": group, "Version": version, "Resource": f"{entry['kind'].lower()}s"}}
     return watched | ({"selector": format_selector(entry["selector"])} if "selector" in entry else {})
 
 
 def build_ping_source_env(kubeconfig: str) -> dict[str, str]:
-    """Return the variables of `config/core/deployments/pingsource-mt-adapter.yaml`, filled in as by its controller."""
+    """Return the variables of the ping adapter (`pingsource-mt-adapter.yaml`) as its controller sets them."""
     return {
         "KUBECONFIG": kubeconfig,
         "SYSTEM_NAMESPACE": SYSTEM_NAMESPACE,

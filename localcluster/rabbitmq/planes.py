@@ -1,4 +1,4 @@
-"""The RabbitMQ Broker's data plane: RabbitMQ, the ingress, a dispatcher per Trigger and per dead letter queue."""
+"""The RabbitMQ Broker's data plane: RabbitMQ, the ingress, and a dispatcher per Trigger and per dead letter queue."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RabbitPlanes:
 
     @property
     def servers(self) -> list[Server]:
-        """Return all processes."""
+        """Return the processes of RabbitMQ, the ingress and the dispatchers."""
         return [self.rabbitmq.epmd, self.rabbitmq.server, self.ingress, *self.dispatchers.values()]
 
     def start_part(self, name: str) -> None:
@@ -57,13 +57,13 @@ class RabbitPlanes:
             server.kill()
 
     def add_trigger(self, trigger: Trigger) -> None:
-        """Start to serve a new Trigger, as the controller would after the Trigger's creation."""
+        """Start delivering events to a new Trigger, as the controller would after the Trigger's creation."""
         self.rabbitmq.import_definitions(topology.build_definitions(self._broker, [trigger]))
         self._add_dispatchers([trigger])
         self._start_dispatchers()
 
     def route_triggers(self, triggers: Iterable[Trigger]) -> None:
-        """Make the dispatchers call these Triggers' new addresses, as the controller would when Triggers change."""
+        """Make the dispatchers call the Triggers' new URLs, as the controller would after a change of the Triggers."""
         for trigger in triggers:
             server = self.dispatchers[environment.get_dispatcher_name(trigger)]
             server.kill()

@@ -1,4 +1,4 @@
-"""RabbitMQ's operators and the RabbitMQ Broker as pods on real nodes: their own manifests with local images."""
+"""Installs RabbitMQ's operators and the RabbitMQ Broker as pods on real nodes: their manifests, with local images."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ OPERATOR_MODULES = {
     "cluster-operator": "github.com/rabbitmq/cluster-operator/v2",
     "messaging-topology-operator": "github.com/rabbitmq/messaging-topology-operator",
 }
-"""The Go module of each program, which contains its manifests."""
+"""The Go module of each operator's program; the module contains the operator's manifests."""
 IMAGE_NAME = "localhost/rabbitmq/{}:local"
 IMAGE_REFERENCE = re.compile(rf"ko://{re.escape(BROKER_MODULE)}/cmd/([\w/]+)|rabbitmqoperator/([\w-]+):latest")
-"""Matches an import path that stands for an image, as `ko` expects it, or a published image of the operators."""
+"""Matches a `ko://` reference to an image of the RabbitMQ Broker, or a published image of the operators."""
 MANAGER_PATH = "/manager"
-"""The path of the program in the operators' published images."""
+"""The path of the program in the operators' published images; the manifests run this path."""
 WEBHOOK_SECRET, WEBHOOK_SERVICE_HOST = "webhook-server-cert", f"webhook-service.{NAMESPACE}.svc"
-"""The Secret that cert-manager would fill for the topology operator's webhook, and the webhook's host name."""
+"""The Secret with the topology operator's webhook certificate, which cert-manager would issue, and the host name."""
 TOPOLOGY_OPERATOR = Component("topology-operator", timedelta(days=365))
 OVERLAY = ROOT / "manifests" / "overlays" / "rabbitmq"
 CPU_REQUEST_PATCH = {
     "target": {"kind": "Trigger"},
     "patch": "- {op: add, path: /metadata/annotations/rabbitmq.eventing.knative.dev~1cpu-request, value: 5m}",
 }
-"""Lowers the dispatchers' CPU request of 50m, since 28 of them exceed the free capacity of one two-core node."""
+"""Lowers the dispatchers' CPU requests from 50m: 28 dispatchers would exceed the free capacity of a two-core node."""
 ENDPOINTS_FILE = Path(__file__).with_name("endpoints.yaml")
 CLUSTER_TEMPLATE = Path(__file__).with_name("cluster.yaml")
 TIMEOUT_SECONDS = 180
 SERVER_IMAGE = "localhost/rabbitmq/server:local"
 RABBITMQ_UID = 999
-"""The user id under which the cluster operator runs the server."""
+"""The UID as which the cluster operator runs the RabbitMQ server."""
 HOME_DIR = "/var/lib/rabbitmq"
-# Installing starts no service, since an image build runs no init system. The Erlang cookie must differ per cluster; the
-# operator provides it.
+# Installing the package starts no service, because an image build runs no init system. The Erlang cookie must be
+# different in each cluster, and the cluster operator provides it.
 INSTALL_SCRIPT = f"""
 groupadd --system --gid {RABBITMQ_UID} rabbitmq
 useradd --system --uid {RABBITMQ_UID} --gid rabbitmq --home-dir {HOME_DIR} rabbitmq
@@ -64,22 +64,22 @@ rm -rf /var/lib/apt/lists/* {HOME_DIR}/.erlang.cookie /etc/rabbitmq/rabbitmq-env
 mkdir -p /etc/rabbitmq/conf.d
 """
 BIN_DIR = "/usr/lib/rabbitmq/bin"
-"""The directory of the binaries; the wrapper scripts on PATH require the service's directories."""
+"""The directory of RabbitMQ's binaries. The wrapper scripts on PATH would require the Debian service's directories."""
 SERVER_ENVIRONMENT = {
     "PATH": f"{BIN_DIR}:{buildah.SEARCH_PATH}",
     "HOME": HOME_DIR,
     "LANG": "C.UTF-8",
     "RABBITMQ_LOGS": "-",
     "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none",  # Idle schedulers must not spin.
-    "RUNNING_UNDER_SYSTEMD": "true",  # makes the script exec the server, which then gets SIGTERM
+    "RUNNING_UNDER_SYSTEMD": "true",  # This makes the script exec the server, so that the server gets SIGTERM.
 }
 
 
 class RabbitmqPods:
-    """Add-on that installs RabbitMQ's operators, the image of RabbitMQ's server, and the RabbitMQ Broker."""
+    """Add-on that installs RabbitMQ's operators, the RabbitMQ server's image, and the RabbitMQ Broker."""
 
     def write_archives(self, directory: Path) -> list[Path]:
-        """Write an image archive for each binary into a directory; return these, and that of RabbitMQ's server."""
+        """Write an archive of each binary's image; return their paths and the path of the RabbitMQ server's archive."""
         directory.mkdir(parents=True)
         programs = {
             "ingress": build.ensure_programs(build.RABBITMQ) / "ingress",
@@ -95,12 +95,12 @@ class RabbitmqPods:
         return [*archives, ensure_server_archive()]
 
     def apply(self, cluster: LocalCluster) -> None:
-        """Install RabbitMQ's operators and the RabbitMQ Broker; their pods start once nodes with their images exist."""
+        """Install RabbitMQ's operators and the RabbitMQ Broker; their pods start once a node has their images."""
         for manifests in install.split_prerequisites(build_manifests(cluster)):
             install.apply_manifests(cluster, manifests)
 
     def wait_until_ready(self, cluster: LocalCluster) -> None:
-        """Return when all Deployments are available."""
+        """Return when the Deployments of the operators and of Knative Eventing are available."""
         for namespace in (NAMESPACE, EVENTING.namespace):
             limit = f"--timeout={TIMEOUT_SECONDS}s"
             cluster.kubectl("wait", "deployment", "--all", "-n", namespace, "--for=condition=Available", limit)
@@ -115,7 +115,7 @@ def _build_image(name: str, program: Path) -> images.Image:
 
 
 def build_manifests(cluster: LocalCluster) -> list[Manifest]:
-    """Return all manifests, with local image names and with what cert-manager would have added."""
+    """Return the manifests of the operators and the Broker, with local images and with the webhook's certificate."""
     texts = [
         *(_render_kustomization(cluster, module) for module in OPERATOR_MODULES.values()),
         *(
@@ -125,7 +125,7 @@ def build_manifests(cluster: LocalCluster) -> list[Manifest]:
         ENDPOINTS_FILE.read_text(),
     ]
     return [
-        *_add_certificate(
+        *_add_webhook_certificate(
             item for text in texts for item in yaml.load_all(_rename_images(text), Loader=YAML_LOADER) if item
         )
     ]
@@ -137,13 +137,13 @@ def _render_kustomization(cluster: LocalCluster, module: str) -> str:
 
 
 def _rename_images(text: str) -> str:
-    """Replace the image names with local ones; do not pull at each start, since no registry has these images."""
+    """Replace the image names with local ones, and the pull policy, because no registry contains the local images."""
     renamed = IMAGE_REFERENCE.sub(lambda match: IMAGE_NAME.format((match[1] or match[2]).replace("/", "-")), text)
     return renamed.replace("imagePullPolicy: Always", "imagePullPolicy: IfNotPresent")
 
 
-def _add_certificate(items: Iterable[Manifest]) -> Iterable[Manifest]:
-    """Add the certificate of the topology operator's webhook, and set its CA in the webhook's configuration."""
+def _add_webhook_certificate(items: Iterable[Manifest]) -> Iterable[Manifest]:
+    """Yield the manifests, the Secret with the topology operator's webhook certificate, and the webhook's CA bundle."""
     now = datetime.now(timezone.utc)
     ca = key_pairs.create_ca(TOPOLOGY_OPERATOR, now)
     pair = key_pairs.issue_serving_certificate(ca, [WEBHOOK_SERVICE_HOST], TOPOLOGY_OPERATOR, now)
@@ -163,7 +163,7 @@ def _add_certificate(items: Iterable[Manifest]) -> Iterable[Manifest]:
 
 
 def ensure_server_archive() -> Path:
-    """Return the image's archive in the format of `docker save`; building a new one takes a minute."""
+    """Return the RabbitMQ server's image archive in the format of `docker save`; building it takes a minute."""
     digest = hashlib.sha256(f"{INSTALL_SCRIPT}{SERVER_ENVIRONMENT}".encode()).hexdigest()[:12]
     return buildah.ensure_archive(build.get_cache_dir() / f"rabbitmq-{digest}.tar", _build_server_image)
 
@@ -178,7 +178,7 @@ def _build_server_image(builder: Buildah) -> str:
 
 
 def create_rabbitmq_cluster(cluster: LocalCluster, data_directory: Path) -> None:
-    """Create the RabbitmqCluster of the product's Broker, with its data in a directory that all nodes can read."""
+    """Create a RabbitmqCluster for the product's Broker, with its data in a host directory that all nodes share."""
     data_directory.mkdir(mode=0o700)
     shutil.chown(data_directory, RABBITMQ_UID)
     text = Template(CLUSTER_TEMPLATE.read_text()).substitute(folder=data_directory, image=SERVER_IMAGE)
@@ -186,5 +186,5 @@ def create_rabbitmq_cluster(cluster: LocalCluster, data_directory: Path) -> None
 
 
 def write_overlay(directory: Path) -> Path:
-    """Write an overlay over `rabbitmq`, for two nodes with two cores each; return its directory."""
+    """Write an overlay that adapts the overlay `rabbitmq` to two nodes with two cores each; return its directory."""
     return pod_install.write_overlay(directory, base=OVERLAY, patches=[CPU_REQUEST_PATCH])

@@ -1,4 +1,4 @@
-"""The product on a RabbitMQ Broker: the broker's data plane, a process per function, and the sources."""
+"""The product on a RabbitMQ Broker: processes for the Broker's data plane, the functions and the source adapters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RABBITMQ_OVERLAY, V1ALPHA1_DIR = ROOT / "manifests" / "overlays" / "rabbitmq", R
 
 
 class RabbitProduct(EngineProduct):
-    """The product as it runs on a cluster with RabbitMQ.
+    """The product with a RabbitMQ Broker, whose data plane runs as local processes.
 
     Args:
         cluster: A cluster with the CRDs and ServiceAccounts installed.
@@ -50,22 +50,22 @@ class RabbitProduct(EngineProduct):
         ).build_servers(documents)
 
     def _start_and_wait(self) -> None:
-        """Start everything; return when events are delivered."""
-        self._functions.launch()  # The functions start slowest, and depend on no other process.
+        """Start all processes; return when events are delivered."""
+        self._functions.launch()  # The functions take the longest to start, and depend on no other process.
         self.start_delivery()
         self.start_functions()
 
     def route_triggers(self, get_url: Callable[[str], str]) -> None:
-        """Make every Trigger call its function at the address from `get_url`; the dead letter sinks do not change."""
+        """Make every Trigger call its function at the URL from `get_url`; the dead letter sinks do not change."""
         self.planes.route_triggers(manifests.parse_triggers(self._load_documents(get_url), "").values())
 
     def add_trigger(self, body: dict[str, Any]) -> None:
-        """Start to serve a new Trigger, in which all addresses must be given as `uri`."""
+        """Start delivering events to a new Trigger; its subscriber and dead letter sink must be given as `uri`."""
         (trigger,) = manifests.parse_triggers([Document(self._directory / "added", body)], "").values()
         self.planes.add_trigger(trigger)
 
     def _load_documents(self, get_url: Callable[[str], str]) -> list[Document]:
-        """Return the manifests, parsed as the local delivery parses them."""
+        """Render the overlay's manifests, and parse them as the local delivery does."""
         file = self._directory / "manifests.yaml"
         file.write_text(yaml.safe_dump_all(self._render_manifests(self._overlay, V1ALPHA1_DIR, get_url=get_url)))
         return manifests.read_documents([file])

@@ -1,4 +1,4 @@
-"""RabbitMQ as a process with its own node name, ports, data and log, independent of the system's RabbitMQ service."""
+"""Runs RabbitMQ as a process with its own node name, ports, data and log, separate from the system's RabbitMQ."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from localcluster.servers import LOOPBACK
 
 CONFIG_TEMPLATE = Path(__file__).with_name("rabbitmq.conf")
 PROGRAM_DIRS = ("/usr/lib/rabbitmq/bin", "/usr/local/lib/rabbitmq/bin", "/opt/rabbitmq/sbin")
-"""Where packages install the binaries; the wrapper scripts on PATH require the service's user and directories."""
+"""Directories of RabbitMQ's binaries. The wrapper scripts on PATH would require the service's user and directories."""
 PROGRAMS = ("rabbitmq-server", "rabbitmqctl", "epmd")
 TIMEOUT_SECONDS = 180
 ERLANG_FLAGS = (
@@ -34,19 +34,19 @@ ERLANG_FLAGS = (
 
 @dataclass(frozen=True)
 class Login:
-    """The name and the password of the only RabbitMQ user."""
+    """Name and password of the only RabbitMQ user."""
 
     name: str = "nodemaintenance"
     password: str = field(default_factory=lambda: secrets.token_urlsafe(24))
 
     def hash_password(self) -> str:
-        """Return the password as RabbitMQ stores it: a salt, then the SHA-256 of salt and password."""
+        """Return the password hash in RabbitMQ's format: the salt, then the SHA-256 hash of salt and password."""
         salt = secrets.token_bytes(4)
         return base64.b64encode(salt + hashlib.sha256(salt + self.password.encode()).digest()).decode()
 
 
 class RabbitServer:
-    """One RabbitMQ node that declares `definitions` before it accepts its first connection."""
+    """A RabbitMQ node that declares `definitions` (exchanges, queues, users) before it accepts connections."""
 
     def __init__(self, directory: Path, definitions: Mapping[str, Any]) -> None:
         self._programs = {name: find_program(name) for name in PROGRAMS}
@@ -56,7 +56,7 @@ class RabbitServer:
         login = Login()
         self.url = f"amqp://{login.name}:{login.password}@{LOOPBACK}:{self._port}"
         _write_config(directory, self._port, {**definitions, **_build_users(login)})
-        # Without this epmd process, RabbitMQ would start one for the whole host, which would outlive this process.
+        # Without this epmd process, RabbitMQ would start a host-wide one, which would outlive this process.
         epmd_variables = {"ERL_EPMD_PORT": str(reserve_port()), "ERL_EPMD_ADDRESS": LOOPBACK}
         self.epmd = Server("epmd", [self._programs["epmd"]], directory / "epmd.log", epmd_variables)
         self._environment = {**epmd_variables, **_build_environment(directory)}
@@ -64,13 +64,13 @@ class RabbitServer:
         self.server = Server("rabbitmq", command, directory / "rabbitmq.log", self._environment)
 
     def start(self) -> None:
-        """Start RabbitMQ; return when it accepts connections, which it does after it has declared everything."""
+        """Start RabbitMQ; return when it has declared its definitions and accepts connections."""
         self.epmd.start()
         self.server.start()
         wait_until_ready("RabbitMQ", lambda: is_listening(self._port), [self.server], TIMEOUT_SECONDS)
 
     def import_definitions(self, definitions: Mapping[str, Any]) -> None:
-        """Declare additional definitions at run time; RabbitMQ keeps them across restarts."""
+        """Import additional definitions while RabbitMQ runs; RabbitMQ keeps them across restarts."""
         file = self._directory / "more.json"
         file.write_text(json.dumps(definitions))
         command: list[str | Path] = [self._programs["rabbitmqctl"], "import_definitions", file]
@@ -83,7 +83,7 @@ class RabbitServer:
 
 
 def check_programs() -> None:
-    """Raise `LocalClusterError` if a binary is missing, before anything is built or started."""
+    """Raise `LocalClusterError` if a binary of RabbitMQ or Erlang is missing."""
     for program in PROGRAMS:
         find_program(program)
 
@@ -116,9 +116,9 @@ def _write_config(directory: Path, port: int, definitions: Mapping[str, Any]) ->
 
 
 def _build_environment(directory: Path) -> dict[str, str]:
-    """Return variables that replace all paths below /etc and /var that RabbitMQ would use by default."""
+    """Return the variables that replace RabbitMQ's default paths in /etc and /var."""
     return {
-        "HOME": str(directory),  # the directory of the Erlang cookie
+        "HOME": str(directory),  # This directory contains the Erlang cookie.
         "RABBITMQ_NODENAME": "nodemaintenance@localhost",
         "RABBITMQ_DIST_PORT": str(reserve_port()),
         "RABBITMQ_CONF_ENV_FILE": str(directory / "environment.conf"),
@@ -127,5 +127,5 @@ def _build_environment(directory: Path) -> dict[str, str]:
         "RABBITMQ_MNESIA_BASE": str(directory / "data"),
         "RABBITMQ_LOG_BASE": str(directory),
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": ERLANG_FLAGS,
-        "RUNNING_UNDER_SYSTEMD": "true",  # makes the script exec the server, so that SIGKILL reaches it
+        "RUNNING_UNDER_SYSTEMD": "true",  # This makes the script exec the server, so that SIGKILL reaches the server.
     }

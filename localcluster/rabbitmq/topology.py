@@ -1,4 +1,4 @@
-"""RabbitMQ names, arguments and bindings as the Broker's controller declares them (`pkg/rabbit`). Pure functions."""
+"""Builds the RabbitMQ objects that the Broker's controller would declare (Go package `pkg/rabbit`). Pure functions."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from localcluster.access import NAMESPACE
 
 VHOST = "/"
 MAX_NAME_LENGTH, NAME_HEAD_LENGTH = 63, 31
-"""Maximum length of a name, and of the readable prefix of a name that ends with a hash (knative.dev/pkg/kmeta)."""
+"""Maximum length of a name, and the length of a shortened name's readable prefix (knative.dev/pkg/kmeta)."""
 Declaration = dict[str, Any]
 
 
 def get_exchange_name(broker: str) -> str:
-    """Return the exchange to which the ingress publishes."""
+    """Return the name of the exchange to which the Broker's ingress publishes."""
     return _make_child_name(f"b.{NAMESPACE}.{broker}.", _compute_uid("Broker", broker))
 
 
 def get_queue_name(trigger: str, broker: str) -> str:
-    """Return the queue of a Trigger's subscriber."""
+    """Return the name of the queue for a Trigger's subscriber."""
     return f"{NAMESPACE}.{trigger}.{_compute_uid('Broker', broker)}"
 
 
 def get_dead_letter_exchange(trigger: str) -> str:
-    """Return the exchange to which a Trigger's dispatcher publishes undeliverable events."""
+    """Return the name of the exchange to which a Trigger's dispatcher publishes undeliverable events."""
     return _make_child_name(f"t.{NAMESPACE}.{trigger}.dlx.", _compute_uid("Trigger", trigger))
 
 
 def get_dead_letter_queue(trigger: str) -> str:
-    """Return the queue of a Trigger's dead letter sink."""
+    """Return the name of the queue for a Trigger's dead letter sink."""
     return _make_child_name(f"t.{NAMESPACE}.{trigger}.dlq.", _compute_uid("Trigger", trigger))
 
 
 def build_definitions(broker: str, triggers: Iterable[Trigger]) -> dict[str, list[Declaration]]:
-    """Return all exchanges, queues, bindings and policies, in the format that RabbitMQ imports at startup."""
+    """Return the exchanges, queues, bindings and policies of a Broker and its Triggers in RabbitMQ's import format."""
     triggers = list(triggers)
     with_dead_letters = [trigger for trigger in triggers if trigger.policy.dead_letter_url]
     bindings = [
@@ -65,7 +65,7 @@ def build_definitions(broker: str, triggers: Iterable[Trigger]) -> dict[str, lis
 
 
 def _build_filters(trigger: Trigger) -> dict[str, str]:
-    """Return the filter's attributes and the Trigger's name; RabbitMQ does not match arguments that begin with `x-`."""
+    """Return the Trigger's filter attributes and its name; RabbitMQ does not match arguments with the prefix `x-`."""
     return {**trigger.attributes, "x-knative-trigger": trigger.name}
 
 
@@ -107,12 +107,12 @@ def _build_policy(trigger: str, broker: str) -> Declaration:
 
 
 def _compute_uid(kind: str, name: str) -> str:
-    """Return a uid that depends only on the kind and the name, so that a restart finds the existing queue."""
+    """Return a uid that is derived from kind and name, so that the queue has the same name after a restart."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{kind}/{NAMESPACE}/{name}"))
 
 
 def _make_child_name(parent: str, suffix: str) -> str:
-    """Join both parts, and shorten the result to a valid Kubernetes name if it is too long (`kmeta.ChildName`)."""
+    """Join the parts to a Kubernetes name, and shorten it with a hash if it is too long, as `kmeta.ChildName` does."""
     if len(parent) + len(suffix) <= MAX_NAME_LENGTH:
         return parent + suffix
     digest = hashlib.md5((parent + suffix).encode(), usedforsecurity=False).hexdigest()

@@ -1,1 +1,1 @@
-"""Simulated controllers of OpenShift and KubeVirt, which run as threads or as processes."""
+"""Simulators of OpenShift's and KubeVirt's controllers, which run as threads or as processes."""

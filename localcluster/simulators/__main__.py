@@ -1,12 +1,12 @@
 """`python -m localcluster.simulators CONTROLLER` simulates a controller of OpenShift or KubeVirt.
 
-The controller works on the cluster of `$KUBECONFIG`.
+The controller uses the cluster in `$KUBECONFIG`.
 
-`fake-cvo` creates the ClusterVersion and upgrades the control plane to the desired version. `fake-mco` creates the two
-default pools and upgrades nodes. It also labels each node as a worker with its version, which node-feature-discovery
-does on a real cluster. `fake-virt` starts, migrates and restarts virtual machines. `fake-virt-handler` does the work of
-KubeVirt's virt-handlers next to the real KubeVirt control plane. Each controller keeps no state outside the
-cluster, so it can be killed and restarted at any time.
+`fake-cvo` creates the ClusterVersion, and upgrades the control plane to the desired version. `fake-mco` creates the two
+default MachineConfigPools, and upgrades nodes. It also labels each node as a worker with its version, as
+node-feature-discovery does on a real cluster. `fake-virt` starts, migrates and restarts virtual machines.
+`fake-virt-handler` replaces KubeVirt's virt-handlers next to the real KubeVirt control plane. The controllers keep no
+state outside of the cluster, so they can be killed and restarted at any time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from localcluster.simulators.openshift import MASTER, FakeCvo, FakeMco, build_po
 from localcluster.simulators.virt_handler import FakeVirtHandler
 
 FIRST_VERSION = "4.15.9"
-"""The version at which the cluster is installed."""
+"""The version with which the cluster is first installed."""
 CONTROL_PLANE_SECONDS = 2.0
 """Duration of a control-plane upgrade."""
 MIN_INTERVAL_SECONDS = 0.5
@@ -36,7 +36,7 @@ MIN_INTERVAL_SECONDS = 0.5
 
 
 def main() -> None:
-    """Run the simulated controller that the command line selects until the process is stopped."""
+    """Run the simulated controller that is named on the command line until the process is killed."""
     fakes = {
         "fake-cvo": run_fake_cvo,
         "fake-mco": run_fake_mco,
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def run_fake_cvo(client: SyncClient) -> None:
-    """Install the first version, then apply each desired version."""
+    """Create the ClusterVersion unless it exists, then upgrade the control plane to each desired version."""
     cvo = FakeCvo(client)
     try:
         client.get(f"{CLUSTER_VERSIONS_PATH}/version")
@@ -63,9 +63,9 @@ def run_fake_cvo(client: SyncClient) -> None:
 
 
 def get_next_state(cluster_version: Object) -> tuple[str, str] | None:
-    """Return the next version and state in a ClusterVersion's history, or None if the history is up to date.
+    """Return the version and the state to write next to a ClusterVersion's history, or None if it is up to date.
 
-    The state of a desired version is first Partial, then Completed.
+    For a newly desired version, the state is first Partial, then Completed.
     """
     history = cluster_version.get("status", {}).get("history")
     if not history:
@@ -77,7 +77,7 @@ def get_next_state(cluster_version: Object) -> tuple[str, str] | None:
 
 
 def run_fake_mco(client: SyncClient) -> None:
-    """Create the pools, then label and upgrade nodes."""
+    """Create the MachineConfigPools, then label new nodes and upgrade nodes."""
     next(
         cluster_version
         for cluster_version in iter_changes(client, CLUSTER_VERSIONS_PATH)
@@ -89,7 +89,7 @@ def run_fake_mco(client: SyncClient) -> None:
     ):
         try:
             client.create(POOLS_PATH, body)
-        except Conflict:  # An earlier process has created the pool.
+        except Conflict:  # A previous fake-mco process has created the pool.
             continue
     with FakeMco(client, MIN_INTERVAL_SECONDS):
         for node in iter_changes(client, NODES_PATH, UNVERSIONED_SELECTOR):
@@ -118,7 +118,7 @@ def run_fake(fake: FakeKubeVirtController) -> None:
 
 
 def iter_changes(client: SyncClient, path: str, labels: str = "") -> Iterator[Object]:
-    """Yield each object of a collection, and again whenever it changes."""
+    """Yield each object of a collection, first as it is, then after each change."""
     changes = follow(client.api, path, label_selector=labels)
     while True:
         change = client.run(changes.__anext__())

@@ -1,4 +1,4 @@
-"""Base class for simulated controllers, which reconcile when an object changes and are idle otherwise.
+"""Base class of simulated controllers, which reconcile when a watched object changes, and are otherwise idle.
 
 The controllers keep no state outside the cluster, so they can be killed and restarted at any time.
 """
@@ -18,19 +18,19 @@ from kube.paths import Object
 from localcluster.waiting import run_until_set
 
 MAX_IDLE_SECONDS = 10.0
-"""Maximum seconds between reconciliations if nothing changes; fake-virt-handler writes a heartbeat every minute."""
+"""Maximum time between reconciliations without a change; fake-virt-handler must write a heartbeat every minute."""
 RETRY_SECONDS = 1.0
-"""Seconds after which a failed step is retried."""
+"""Seconds after which the controller reconciles again if a step has failed."""
 P = TypeVar("P", bound="FakeController")
 
 
 class FakeController:
-    """A controller that reconciles in a thread while its `with` block runs.
+    """A controller that reconciles in a thread during the `with` block.
 
-    A subclass sets `watched` to a mapping from the path of each watched collection to a label selector.
+    A subclass sets `watched`, which maps the path of each watched collection to a label selector.
 
     Attributes:
-        errors: Messages of the requests that the API server rejected.
+        errors: The messages of rejected requests.
     """
 
     watched: ClassVar[Mapping[str, str]]
@@ -56,21 +56,21 @@ class FakeController:
             thread.join(timeout=30)
 
     def reconcile(self) -> None:
-        """Advance every object by one step."""
+        """Advance the state of every object by one step."""
         raise NotImplementedError
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             self._changed.clear()
             self._idle_seconds = MAX_IDLE_SECONDS
-            self._try_step(self.reconcile)
+            self._try_reconcile_step(self.reconcile)
             if not self._stopping.wait(self._min_interval_seconds):
                 self._changed.wait(self._idle_seconds)
 
-    def _try_step(self, step: Callable[[], None]) -> None:
-        """Run one step of a reconciliation; if the step fails, reconcile again after `RETRY_SECONDS`.
+    def _try_reconcile_step(self, step: Callable[[], None]) -> None:
+        """Call `step`, a part of a reconciliation; if the API server rejects a request, retry after `RETRY_SECONDS`.
 
-        Conflicts and deletions by other clients are not recorded as errors.
+        Conflicts, and objects that other clients have deleted, are not recorded as errors.
         """
         try:
             step()
@@ -86,11 +86,11 @@ class FakeController:
         )
 
     async def _watch_collection(self, path: str, labels: str) -> None:
-        """Set `_changed` on every change in the collection; retry while the API server does not serve this kind."""
+        """Set `_changed` after each change in the collection; retry while the API server does not serve the kind."""
         while True:
             try:
                 async with aclosing(
-                    follow(self._admin.api, path, label_selector=labels, transform=_extract_version)
+                    follow(self._admin.api, path, label_selector=labels, transform=_extract_version_fields)
                 ) as changes:
                     async for _ in changes:
                         self._changed.set()
@@ -98,6 +98,6 @@ class FakeController:
                 await asyncio.sleep(RETRY_SECONDS)
 
 
-def _extract_version(obj: Object) -> Object:
-    """Return the fields that identify a version of an object."""
+def _extract_version_fields(obj: Object) -> Object:
+    """Return the fields that identify one version of an object."""
     return {"metadata": {name: obj["metadata"][name] for name in ("uid", "resourceVersion")}}

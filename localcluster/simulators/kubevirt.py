@@ -1,9 +1,10 @@
-"""*fake-virt* simulates the part of KubeVirt that a drain depends on. The product never imports it.
+"""*fake-virt* simulates the parts of KubeVirt on which a drain depends. The product does not import this module.
 
 A VirtualMachine gets its VMI according to its run strategy. A VMI gets a virt-launcher pod, which kwok runs. A
-migration (VMIM) creates a second virt-launcher pod on a different node and moves the VMI there. A VMI's annotation
-decides whether it can be migrated. Another annotation records the guest's boot: a migration keeps it, a restart
-replaces it. The state is read from the cluster only, so the process can be killed and restarted at any time.
+migration (VirtualMachineInstanceMigration) creates a second virt-launcher pod on another node, and moves the VMI to
+that node. One annotation of the VMI decides whether it can be migrated. Another annotation records the guest's boot: a
+migration keeps it, and a restart replaces it. All state is in the cluster, so the process can be killed and restarted
+at any time.
 """
 
 from __future__ import annotations
@@ -22,30 +23,30 @@ from kube.virtualization.vmis import API_VERSION, MIGRATIONS_PATH, VMIS_PATH, ge
 from localcluster.simulators.controller import FakeController
 
 BOOT_ANNOTATION = "fake-virt/booted"
-"""Annotation of a VMI with the boot time and the first virt-launcher pod of its guest; a reboot changes its value."""
+"""Annotation of a VMI with its guest's boot time and first virt-launcher pod; only a reboot changes its value."""
 NOT_MIGRATABLE_ANNOTATION = "fake-virt/not-migratable"
-"""Annotation of a VMI that cannot be migrated; its value is the reason."""
+"""Annotation that makes a VMI non-migratable; its value is the reason."""
 FAILING_ANNOTATION = "fake-virt/failing"
-"""Annotation of a node to which all migrations fail."""
+"""Annotation of a node that makes all migrations to the node fail."""
 HOLDING_ANNOTATION = "fake-virt/holding"
-"""Annotation of a node to which no migration finishes."""
+"""Annotation of a node that prevents all migrations to the node from finishing."""
 MIGRATION_LABEL = MIGRATION_UID_LABEL
-"""KubeVirt's label of the virt-launcher pod that a migration creates: the uid of the migration."""
+"""KubeVirt's label with a migration's uid, on the virt-launcher pod that the migration created."""
 Item = Mapping[str, Any]
-"""A read-only object."""
+"""An object that the code only reads."""
 VIRTUAL_MACHINES_PATH = f"/apis/{API_VERSION}/virtualmachines"
 LAUNCHER_LABELS = {"kubevirt.io": "virt-launcher"}
 FIRST_NODE_ANNOTATION = "fake-virt/first-node"
-"""Annotation of a VirtualMachine or VMI: the node of its first virt-launcher pod, instead of the scheduler's choice."""
+"""Annotation of a VirtualMachine or VMI with the node for its first virt-launcher pod, which bypasses the scheduler."""
 RESTARTING_STRATEGIES = ("Always", "Running", "RerunOnFailure")
-"""Run strategies for which a failed VMI is recreated. One of the requirement documents spells `Always` as `Running`."""
+"""Run strategies with which a failed VMI is recreated; a requirement document writes `Running` for `Always`."""
 
 PRINTABLE_STATUS = {"Running": "Running", "Stopped": "Stopped", "Failed": "Stopped"}
-"""`printableStatus` of a VirtualMachine for each phase of its VMI; all other phases give `Starting`."""
+"""A VirtualMachine's `printableStatus` for each phase of its VMI; `Starting` for any other phase."""
 
 
 class FakeKubeVirtController(FakeController):
-    """A fake controller for VMIs, migrations and virt-launcher pods."""
+    """Base class of the fake controllers for VMIs, migrations and virt-launcher pods."""
 
     watched: ClassVar[Mapping[str, str]] = {
         VMIS_PATH: "",
@@ -58,56 +59,58 @@ class FakeKubeVirtController(FakeController):
         objects: list[Object] = self._admin.list(path)["items"]
         return objects
 
-    def _list_launchers(self) -> dict[str, list[Object]]:
-        """Return the virt-launcher pods by the uid of their VMI."""
-        launchers: dict[str, list[Object]] = {}
+    def _list_launcher_pods(self) -> dict[str, list[Object]]:
+        """Return all virt-launcher pods by the uid of their VMI."""
+        launcher_pods: dict[str, list[Object]] = {}
         for pod in self._admin.list(PODS_PATH, label_selector=CREATED_BY_LABEL)["items"]:
-            launchers.setdefault(pod["metadata"]["labels"][CREATED_BY_LABEL], []).append(pod)
-        return launchers
+            launcher_pods.setdefault(pod["metadata"]["labels"][CREATED_BY_LABEL], []).append(pod)
+        return launcher_pods
 
     def _has_annotation(self, node: str, annotation: str) -> bool:
         """Return whether a node has this annotation."""
         return annotation in (self._admin.get(build_node_path(node))["metadata"].get("annotations") or {})
 
-    def _patch_instance(self, instance: Object, status: Object, **metadata: Mapping[str, str]) -> None:
-        """Patch a VMI unless it has changed since it was read; its status is not a subresource."""
+    def _patch_vmi(self, instance: Object, status: Object, **metadata: Mapping[str, str]) -> None:
+        """Patch a VMI, whose status is not a subresource; the patch fails if the VMI has changed since it was read."""
         metadata_patch = {"resourceVersion": instance["metadata"]["resourceVersion"], **metadata}
         path = get_object_path(instance, "virtualmachineinstances")
         instance.update(self._admin.patch(path, {"metadata": metadata_patch, "status": status}))
 
 
 class FakeVirt(FakeKubeVirtController):
-    """A thread that simulates KubeVirt while its `with` block runs."""
+    """A thread that simulates KubeVirt's control plane and nodes during its `with` block."""
 
     watched: ClassVar[Mapping[str, str]] = {**FakeKubeVirtController.watched, VIRTUAL_MACHINES_PATH: ""}
 
     def reconcile(self) -> None:
-        """Advance every VirtualMachine, VMI and migration by one step."""
+        """Advance the state of every VirtualMachine, VMI and migration by one step."""
         vms, instances, migrations = (
             self._list_objects(path) for path in (VIRTUAL_MACHINES_PATH, VMIS_PATH, MIGRATIONS_PATH)
         )
-        launchers = self._list_launchers()
+        launcher_pods = self._list_launcher_pods()
         vmis_by_key = {get_key(instance): instance for instance in instances}
         for vm in vms:
-            self._try_step(partial(self._ensure_instance, vm, vmis_by_key.get(get_key(vm))))
-            self._try_step(partial(self._write_vm_status, vm, vmis_by_key.get(get_key(vm))))
+            self._try_reconcile_step(partial(self._ensure_vmi, vm, vmis_by_key.get(get_key(vm))))
+            self._try_reconcile_step(partial(self._write_vm_status, vm, vmis_by_key.get(get_key(vm))))
         for instance in instances:
-            self._try_step(partial(self._advance_instance, instance, launchers.get(instance["metadata"]["uid"], [])))
-        for pod in self._find_stranded_launchers(migrations, vmis_by_key, launchers):
-            self._try_step(partial(self._delete_pod, pod))
+            self._try_reconcile_step(
+                partial(self._advance_vmi, instance, launcher_pods.get(instance["metadata"]["uid"], []))
+            )
+        for pod in self._find_stranded_launcher_pods(migrations, vmis_by_key, launcher_pods):
+            self._try_reconcile_step(partial(self._delete_pod, pod))
         for migration in migrations:
             vmi = vmis_by_key.get(get_vmi_key(migration))
             if not is_finished(migration) and vmi is None:
-                self._try_step(partial(self._write_migration_status, migration, {"phase": "Failed"}))
+                self._try_reconcile_step(partial(self._write_migration_status, migration, {"phase": "Failed"}))
             elif not is_finished(migration) and vmi is not None:
-                self._try_step(
-                    partial(self._advance_migration, migration, vmi, launchers.get(vmi["metadata"]["uid"], []))
+                self._try_reconcile_step(
+                    partial(self._advance_migration, migration, vmi, launcher_pods.get(vmi["metadata"]["uid"], []))
                 )
 
-    def _find_stranded_launchers(
-        self, migrations: list[Object], vmis_by_key: Mapping[Any, Object], launchers: Mapping[str, list[Object]]
+    def _find_stranded_launcher_pods(
+        self, migrations: list[Object], vmis_by_key: Mapping[Any, Object], launcher_pods: Mapping[str, list[Object]]
     ) -> list[Object]:
-        """Return the virt-launcher pods of deleted migrations, except those on the VMI's node."""
+        """Return the virt-launcher pods of deleted migrations, except for pods on the node of their VMI."""
         known_uids = ("", *(migration["metadata"]["uid"] for migration in migrations))
         nodes_by_uid = {
             instance["metadata"]["uid"]: (instance.get("status") or {}).get("nodeName")
@@ -116,7 +119,7 @@ class FakeVirt(FakeKubeVirtController):
         return [
             pod
             for uid, node in nodes_by_uid.items()
-            for pod in launchers.get(uid, [])
+            for pod in launcher_pods.get(uid, [])
             if pod["metadata"]["labels"].get(MIGRATION_LABEL, "") not in known_uids
             and pod["spec"].get("nodeName") != node
         ]
@@ -126,8 +129,8 @@ class FakeVirt(FakeKubeVirtController):
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
         self._admin.delete(path, uid=metadata["uid"])
 
-    def _ensure_instance(self, vm: Object, instance: Object | None) -> None:
-        """Create the VMI of a VirtualMachine if its run strategy requires one; delete a failed VMI, to recreate it."""
+    def _ensure_vmi(self, vm: Object, instance: Object | None) -> None:
+        """Create a VirtualMachine's VMI if its run strategy requires one; delete a failed VMI, to recreate it."""
         strategy, metadata = get_run_strategy(vm), vm["metadata"]
         if instance is not None and get_phase(instance) == "Failed" and strategy in RESTARTING_STRATEGIES:
             self._admin.delete(get_object_path(instance, "virtualmachineinstances"), uid=instance["metadata"]["uid"])
@@ -140,7 +143,7 @@ class FakeVirt(FakeKubeVirtController):
         self._admin.patch(f"{get_object_path(vm, 'virtualmachines')}/status", {"status": {"created": True}})
 
     def _write_vm_status(self, vm: Object, instance: Object | None) -> None:
-        """Write the VirtualMachine's status, which `kubectl get vm` prints."""
+        """Write the status of a VirtualMachine, which `kubectl get vm` prints."""
         status = vm.get("status") or {}
         phase = get_phase(instance) if instance is not None else "Stopped"
         ready = {"type": "Ready", "status": "True" if phase == "Running" else "False"}
@@ -152,14 +155,14 @@ class FakeVirt(FakeKubeVirtController):
         if {name: status.get(name) for name in vm_status} != vm_status:
             self._admin.patch(f"{get_object_path(vm, 'virtualmachines')}/status", {"status": vm_status})
 
-    def _advance_instance(self, instance: Object, launchers: list[Object]) -> None:
-        """Advance a VMI from creation to Running, and to Failed when its virt-launcher pod is gone."""
+    def _advance_vmi(self, instance: Object, launcher_pods: list[Object]) -> None:
+        """Advance a VMI from creation to Running, or to Failed if its virt-launcher pod no longer exists."""
         phase, metadata = get_phase(instance), instance["metadata"]
         if metadata.get("deletionTimestamp") or phase == "Failed":
             return
-        launcher = next((pod for pod in launchers if MIGRATION_LABEL not in pod["metadata"]["labels"]), None)
+        launcher = next((pod for pod in launcher_pods if MIGRATION_LABEL not in pod["metadata"]["labels"]), None)
         if phase == "Running":
-            self._update_running_instance(instance, launchers)
+            self._update_running_vmi(instance, launcher_pods)
         elif launcher is None:
             name = f"virt-launcher-{metadata['name']}-{metadata['uid'][:5]}"
             first_node = (metadata.get("annotations") or {}).get(FIRST_NODE_ANNOTATION)
@@ -167,29 +170,29 @@ class FakeVirt(FakeKubeVirtController):
                 get_pods_path(instance),
                 build_launcher_pod(name, instance, {"nodeName": first_node} if first_node else {}, {}),
             )
-            self._patch_instance(instance, {"phase": "Scheduling"})
+            self._patch_vmi(instance, {"phase": "Scheduling"})
         elif is_ready(launcher):
             boot = {BOOT_ANNOTATION: f"{format_now()} in {launcher['metadata']['uid']}"}
-            self._patch_instance(instance, build_running_status(instance, launcher), annotations=boot)
+            self._patch_vmi(instance, build_running_status(instance, launcher), annotations=boot)
 
-    def _update_running_instance(self, instance: Object, launchers: list[Object]) -> None:
-        """Fail or delete a VMI that has no virt-launcher pod on its node; update the conditions of other VMIs."""
+    def _update_running_vmi(self, instance: Object, launcher_pods: list[Object]) -> None:
+        """Update the conditions of a VMI; fail or delete it if it has no virt-launcher pod on its node."""
         node = instance["status"]["nodeName"]
-        if not any(pod["spec"].get("nodeName") == node and not is_terminating(pod) for pod in launchers):
+        if not any(pod["spec"].get("nodeName") == node and not is_terminating(pod) for pod in launcher_pods):
             if instance["metadata"].get("ownerReferences"):
                 changes = {"interfaces": None, "conditions": build_conditions(instance, ready=False)}
-                self._patch_instance(instance, {"phase": "Failed", **changes})
+                self._patch_vmi(instance, {"phase": "Failed", **changes})
             else:
                 self._admin.delete(
                     get_object_path(instance, "virtualmachineinstances"), uid=instance["metadata"]["uid"]
                 )
         elif instance["status"].get("conditions") != build_conditions(instance):
-            self._patch_instance(instance, {"conditions": build_conditions(instance)})
+            self._patch_vmi(instance, {"conditions": build_conditions(instance)})
 
-    def _advance_migration(self, migration: Object, instance: Object, launchers: list[Object]) -> None:
-        """Advance a migration by one step: create the target pod, report Running, then finish."""
+    def _advance_migration(self, migration: Object, instance: Object, launcher_pods: list[Object]) -> None:
+        """Advance a migration by one step: create the target pod, then report Running, then finish the migration."""
         uid, source = migration["metadata"]["uid"], (instance.get("status") or {}).get("nodeName")
-        target = next((pod for pod in launchers if pod["metadata"]["labels"].get(MIGRATION_LABEL) == uid), None)
+        target = next((pod for pod in launcher_pods if pod["metadata"]["labels"].get(MIGRATION_LABEL) == uid), None)
         phase = (migration.get("status") or {}).get("phase")
         if target is None:
             name = f"virt-launcher-{instance['metadata']['name']}-{uid[:5]}"
@@ -200,23 +203,21 @@ class FakeVirt(FakeKubeVirtController):
             self._write_migration_status(migration, {"phase": "Scheduling"})
         elif is_ready(target) and phase != "Running":
             state = {"sourceNode": source, "targetNode": target["spec"]["nodeName"], "startTimestamp": format_now()}
-            self._patch_instance(instance, {"migrationState": {"migrationUid": uid, **state}})
+            self._patch_vmi(instance, {"migrationState": {"migrationUid": uid, **state}})
             self._write_migration_status(migration, {"phase": "Running", "migrationState": state})
         elif is_ready(target) and not self._has_annotation(target["spec"]["nodeName"], HOLDING_ANNOTATION):
-            self._finish_migration(migration, instance, target, [pod for pod in launchers if pod is not target])
+            self._finish_migration(migration, instance, target, [pod for pod in launcher_pods if pod is not target])
 
     def _finish_migration(
         self, migration: Object, instance: Object, target: Object, other_launchers: list[Object]
     ) -> None:
-        """Finish a migration: move the VMI and delete the source pod, or fail if the target node is marked failing."""
+        """Move the VMI to the target node and delete the source pod; or fail, if the node has `FAILING_ANNOTATION`."""
         node = target["spec"]["nodeName"]
         is_failing = self._has_annotation(node, FAILING_ANNOTATION)
         state = {**migration["status"]["migrationState"], "endTimestamp": format_now(), "completed": True}
         state |= {"failed": True} if is_failing else {}
         location = {} if is_failing else {"nodeName": node, "interfaces": build_interfaces(target)}
-        self._patch_instance(
-            instance, {"migrationState": {**instance["status"]["migrationState"], **state}, **location}
-        )
+        self._patch_vmi(instance, {"migrationState": {**instance["status"]["migrationState"], **state}, **location})
         self._write_migration_status(
             migration, {"phase": "Failed" if is_failing else "Succeeded", "migrationState": state}
         )
@@ -229,13 +230,13 @@ class FakeVirt(FakeKubeVirtController):
 
 
 def get_run_strategy(vm: Item) -> str:
-    """Return the run strategy of a VirtualMachine; `running: true` is equivalent to `Always` (C15)."""
+    """Return a VirtualMachine's run strategy; `running: true` is equivalent to `Always` (C15)."""
     spec = vm["spec"]
     return str(spec.get("runStrategy") or ("Always" if spec.get("running") else "Halted"))
 
 
 def build_instance(vm: Item) -> Object:
-    """Build the VMI of a VirtualMachine."""
+    """Build a VirtualMachine's VMI."""
     metadata, template = vm["metadata"], vm["spec"]["template"]
     owner = {"apiVersion": API_VERSION, "kind": "VirtualMachine", "name": metadata["name"], "uid": metadata["uid"]}
     identity = {"name": metadata["name"], "ownerReferences": [{**owner, "controller": True}]}
@@ -252,7 +253,7 @@ def build_instance(vm: Item) -> Object:
 
 
 def get_first_node(vm: Item) -> str:
-    """Return the node on which a VirtualMachine must start first, or "" for any node."""
+    """Return the node on which a VirtualMachine must be started the first time, or "" for any node."""
     return str((vm["metadata"].get("annotations") or {}).get(FIRST_NODE_ANNOTATION) or "")
 
 
@@ -271,7 +272,7 @@ def build_launcher_pod(name: str, instance: Item, spec: Object, labels: Mapping[
 
 
 def build_anti_affinity(node: str) -> Object:
-    """Build a node affinity that excludes a node."""
+    """Build an affinity that keeps a pod away from a node."""
     expression = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [node]}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
@@ -288,7 +289,7 @@ def get_phase(instance: Item) -> str:
 
 
 def build_running_status(instance: Item, launcher: Item) -> Object:
-    """Build the status of a VMI whose virt-launcher pod is ready (DRN-16a)."""
+    """Build the status of a running VMI whose virt-launcher pod is ready (DRN-16a)."""
     return {
         "phase": "Running",
         "nodeName": launcher["spec"]["nodeName"],
@@ -299,12 +300,12 @@ def build_running_status(instance: Item, launcher: Item) -> Object:
 
 
 def build_interfaces(launcher: Item) -> list[Object]:
-    """Build the network interfaces of a guest, which have the address of its virt-launcher pod."""
+    """Build a guest's network interfaces, which have the IP address of the guest's virt-launcher pod."""
     return [{"name": "default", "mac": "02:00:00:00:00:01", "ipAddress": launcher["status"].get("podIP", "")}]
 
 
 def build_conditions(instance: Item, *, ready: bool = True) -> list[Object]:
-    """Build the conditions of a VMI."""
+    """Build the conditions Ready and LiveMigratable of a VMI."""
     reason = (instance["metadata"].get("annotations") or {}).get(NOT_MIGRATABLE_ANNOTATION)
     migratable: Object = {"type": "LiveMigratable", "status": "False" if reason else "True"}
     migratable |= {"reason": "DisksNotLiveMigratable", "message": reason} if reason else {}

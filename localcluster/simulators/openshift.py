@@ -1,9 +1,10 @@
-"""*fake-mco* and *fake-cvo* simulate the parts of OpenShift that an upgrade run depends on.
+"""*fake-mco* and *fake-cvo* simulate the parts of OpenShift on which an upgrade run depends.
 
-`fake-mco` upgrades a node whose pool is not paused: after a delay it writes the version label. Like the real operator,
-it prefers a node's custom pool over the pool `worker`, and never upgrades a node of a paused pool. The real operator
-needs minutes to render the configuration of a new version, and an upgrade run pauses the pools in that time. `fake-mco`
-therefore also waits before the first upgrade to a version. `localcluster.simulators` runs both as processes.
+`fake-mco` upgrades a node whose MachineConfigPool is not paused: after a delay, it writes the version label. Like the
+real operator, it prefers a node's custom pool over the pool `worker`, and does not upgrade nodes of a paused pool. The
+real operator takes minutes to render the configuration of a new version, and an upgrade run pauses the pools during
+that time. So `fake-mco` also waits before the first upgrade to a version. `localcluster.simulators` runs both
+simulators as processes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ EPOCH = "1970-01-01T00:00:00Z"
 
 
 def build_pool(name: str, labels: Mapping[str, str], expressions: list[Object] | None = None) -> Object:
-    """Build a MachineConfigPool that selects nodes with these labels."""
+    """Build a MachineConfigPool that selects the nodes with these labels."""
     selector: Object = {"matchLabels": dict(labels), **({"matchExpressions": expressions} if expressions else {})}
     roles = {"matchLabels": {"machineconfiguration.openshift.io/role": "worker"}}
     return {
@@ -39,7 +40,7 @@ def build_pool(name: str, labels: Mapping[str, str], expressions: list[Object] |
 
 
 class FakeCvo:
-    """A fake cluster-version-operator, which writes the ClusterVersion."""
+    """A fake cluster-version-operator, which writes the ClusterVersion's status."""
 
     def __init__(self, client: SyncClient) -> None:
         self._admin = client
@@ -56,16 +57,16 @@ class FakeCvo:
         self.write_status(version, "Completed")
 
     def set_desired_version(self, version: str, state: str = "Completed", reached_version: str = "") -> None:
-        """Set the desired version, and report the control plane as upgraded to it or, if `state` is Partial, upgrading.
+        """Set the desired version, and report that the upgrade to it is completed, or in progress for state Partial.
 
-        If `reached_version` is set, the status reports this version instead of the desired one.
+        If `reached_version` is given, the status reports this version instead of the desired one.
         """
         spec = {"desiredUpdate": {"version": version} if version else None}
         self._admin.patch(f"{CLUSTER_VERSIONS_PATH}/version", {"spec": spec})
         self.write_status(reached_version or version, state)
 
     def write_status(self, version: str, state: str) -> None:
-        """Write the control plane's version and the state of its upgrade to the status."""
+        """Write the control plane's version, and the state of its upgrade, to the ClusterVersion's status."""
         update = {"state": state, "version": version, "image": IMAGE, "startedTime": EPOCH, "verified": True}
         completion_time = EPOCH if state == "Completed" else None
         status = {
@@ -76,12 +77,12 @@ class FakeCvo:
             "availableUpdates": None,
         }
         path = f"{CLUSTER_VERSIONS_PATH}/version"
-        body = {**self._admin.get(path), "status": status}  # A patch cannot write the nulls that the schema requires.
+        body = {**self._admin.get(path), "status": status}  # A merge patch cannot write the required nulls.
         self._admin.run(self._admin.api.request("PUT", f"{path}/status", body=body))
 
 
 class FakeMco(FakeController):
-    """A thread that upgrades nodes while its `with` block runs; `upgraded` lists their names in upgrade order."""
+    """A thread that upgrades nodes during its `with` block; `upgraded` lists the nodes' names in upgrade order."""
 
     watched: ClassVar[Mapping[str, str]] = {CLUSTER_VERSIONS_PATH: "", POOLS_PATH: "", NODES_PATH: WORKER_LABEL}
 
@@ -92,12 +93,12 @@ class FakeMco(FakeController):
         self.upgraded: list[str] = []
 
     def skip_nodes(self, *names: str) -> None:
-        """Do not upgrade these nodes, even if their pools are not paused; each call replaces the previous names."""
+        """Exclude these nodes from upgrades, even if their pools are not paused; each call replaces the exclusions."""
         self._skipped_nodes = set(names)
         self._changed.set()
 
     def reconcile(self) -> None:
-        """Upgrade the nodes whose pools are not paused, as machine-config-daemons do."""
+        """Upgrade the nodes whose pools are not paused, as the machine-config-daemons would."""
         desired_version = get_reached_version(self._admin.get(f"{CLUSTER_VERSIONS_PATH}/version"))
         if not desired_version:
             return
@@ -117,7 +118,7 @@ class FakeMco(FakeController):
 
 
 def get_reached_version(cluster_version: Object) -> str:
-    """Return the desired version if the control plane has reached it, otherwise ""."""
+    """Return the desired version if the control plane's upgrade to it is completed, otherwise ""."""
     desired_version = str(cluster_version["spec"].get("desiredUpdate", {}).get("version", ""))
     latest_update = (cluster_version.get("status", {}).get("history") or [{}])[0]
     return (
@@ -128,7 +129,7 @@ def get_reached_version(cluster_version: Object) -> str:
 
 
 def may_upgrade(labels: Mapping[str, str], pools: list[Mapping[str, Any]]) -> bool:
-    """Return whether the node's pools are unpaused; the pool `worker` counts only if the node has no custom pool."""
+    """Return whether no pool of the node is paused; the pool `worker` counts only without a custom pool."""
     selecting_pools = [pool for pool in pools if matches(pool["spec"].get("nodeSelector"), labels)]
     effective_pools = [pool for pool in selecting_pools if pool["metadata"]["name"] != "worker"] or selecting_pools
     return bool(effective_pools) and not any(pool["spec"].get("paused") for pool in effective_pools)

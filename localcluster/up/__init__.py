@@ -1,1 +1,1 @@
-"""The supervisor that runs after `make up`, its state directory, and the commands that show or stop its cluster."""
+"""The supervisor process of `make up`, its state directory, and the commands that show or stop its cluster."""

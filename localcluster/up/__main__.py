@@ -1,6 +1,6 @@
 """Command line `python -m localcluster.up env|down|status`: shows or stops a running cluster.
 
-A cluster may outlive the virtual environment that started it, so the Makefile may call this module with any Python. The
+A cluster may outlive the virtual environment that started it, so the Makefile calls this module with any Python. This
 module, and the modules that it imports, must not import third-party packages.
 """
 
@@ -16,7 +16,7 @@ from localcluster.up.status import print_status
 
 
 def print_env(directory: Path) -> None:
-    """Print the export lines of the running cluster, for a shell's eval."""
+    """Print the running cluster's `export` lines, for the shell's `eval`."""
     print(state_directory.read_exports(directory), end="")
 
 
@@ -24,7 +24,7 @@ COMMANDS = {"env": print_env, "down": stop_cluster, "status": print_status}
 
 
 def main() -> None:
-    """Run the command that is named on the command line."""
+    """Parse the command line and run the command."""
     parser = argparse.ArgumentParser(prog="python -m localcluster.up", description="Show or stop a running cluster.")
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("--directory", type=Path, default=Path(".cluster"), help="Directory of the cluster's files.")

@@ -1,4 +1,4 @@
-"""`make down`: stops a cluster in any state, even if it is partly started, or its supervisor or directory is gone."""
+"""`make down`: stops a cluster, even if it is only partly started, or if its supervisor or its directory is missing."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ STOP_TIMEOUT_SECONDS = 30.0
 
 
 def stop_cluster(directory: Path) -> None:
-    """Stop the supervisor and wait until every process that it started has ended.
+    """Stop the supervisor, and wait until all processes that it started have exited.
 
-    Raises `LocalClusterError` if a process does not end, or if the cluster belongs to another user.
+    Raises `LocalClusterError` if a process does not exit, or if the cluster belongs to another user.
     """
     try:
         was_up = state_directory.is_running(directory)
@@ -34,11 +34,11 @@ def stop_cluster(directory: Path) -> None:
 
 def _stop_processes(directory: Path) -> None:
     pids = {*state_directory.find_supervisors(directory), state_directory.read_supervisor_pid(directory)} - {0}
-    terminated = [pid for pid in pids if _terminate(pid)]
+    terminated = [pid for pid in pids if _send_sigterm(pid)]
     if not state_directory.wait_for_exit(
         directory, STOP_TIMEOUT_SECONDS if terminated else state_directory.ORPHAN_TIMEOUT_SECONDS
     ):
-        # The lock is held, so processes of the cluster are still alive, and their ids cannot have been reused.
+        # The lock is still held, so processes of the cluster are alive, and the kernel has not reused their ids.
         for group in (*state_directory.list_process_groups(directory), *pids):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
@@ -47,8 +47,8 @@ def _stop_processes(directory: Path) -> None:
             raise LocalClusterError(f"processes of the cluster in {directory} did not exit: `fuser {file}` lists them")
 
 
-def _terminate(pid: int) -> bool:
-    """Send SIGTERM to a process; return whether it exists."""
+def _send_sigterm(pid: int) -> bool:
+    """Send SIGTERM to a process; return whether the process exists."""
     try:
         os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:

@@ -1,6 +1,6 @@
 """Restarts servers that exit unexpectedly, with an exponential backoff, as a kubelet restarts containers.
 
-One thread per server waits for the process to exit. A server that was stopped with `kill` or `stop` stays down until it
+One thread per server waits for the server's exit. A server that was stopped with `kill` or `stop` stays down until it
 is started again.
 """
 
@@ -18,28 +18,28 @@ from kube.backoff import generate_delays
 from localcluster.processes import Server
 
 FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 1.0, 60.0
-"""The first and the longest backoff in seconds; the first restart is immediate, and then the backoff doubles.
+"""The first and the maximum backoff. The first restart is immediate; then the backoff doubles after each exit.
 
-A kubelet does the same with `ReduceDefaultCrashLoopBackOffDecay`.
+A kubelet with the feature gate `ReduceDefaultCrashLoopBackOffDecay` does the same.
 """
 MAY_RESTART_TIMEOUT_SECONDS, MAY_RESTART_POLL_SECONDS = 15.0, 0.1
-"""The maximum time that a restart waits for `Server.may_restart`, and the poll interval."""
+"""The maximum time for which a restart waits for `Server.may_restart`, and the poll interval, in seconds."""
 BACKOFF_RESET_SECONDS = 120.0
-"""Uptime after which the backoff is reset, so that the restart after the next exit is immediate."""
+"""Uptime in seconds after which the backoff is reset, so that the next restart is immediate."""
 
 
 @dataclass(frozen=True)
 class ProcessRecord:
-    """The state of one server; times are seconds since the epoch.
+    """The recorded state of one server; times are seconds since the epoch.
 
     Attributes:
         name: The server's name.
-        pid: The process id of the latest process, which may have exited.
-        log: The path of its log.
+        pid: The id of the server's latest process, which may have exited.
+        log: The path of the server's log.
         restarts: The number of restarts.
-        exit_reason: How the previous process exited, or the latest one while the server is down; "" if none has exited.
-        exited_at: When the process in `exit_reason` exited.
-        restart_at: When the next restart is due while the server is down, else None.
+        exit_reason: How the server's latest exit happened; "" if it has not exited yet.
+        exited_at: The time of that exit.
+        restart_at: The time of the next restart while the server is down, else None.
     """
 
     name: str
@@ -52,23 +52,23 @@ class ProcessRecord:
 
 
 def iter_restart_backoffs() -> Iterator[float]:
-    """Yield the backoff after each exit in a crash loop, in seconds: none after the first exit."""
+    """Yield the backoff in seconds before each restart in a crash loop, starting with 0."""
     return chain((0.0,), generate_delays(FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS))
 
 
 def describe_exit(status: int) -> str:
-    """Return a description of a process's return code, as `subprocess` gives it."""
+    """Describe a process's return code from `subprocess`."""
     if status >= 0:
         return f"exit status {status}"
-    names = {number.value: number.name for number in signal.Signals}  # Real-time signals have no names.
+    names = {number.value: number.name for number in signal.Signals}  # Most real-time signals have no names.
     return f"killed by {names.get(-status, f'signal {-status}')}"
 
 
 class RestartState:
-    """A watched server, with the number of its restarts, its latest exit and its backoff.
+    """A server's restart state: the number of its restarts, its latest exit and its backoff.
 
     Attributes:
-        started_at: The time of the latest start, by the monotonic clock.
+        started_at: The time of the server's latest start, by the monotonic clock.
     """
 
     def __init__(self, server: Server) -> None:
@@ -80,7 +80,7 @@ class RestartState:
         self._restart_at: float | None = None
 
     def build_record(self) -> ProcessRecord:
-        """Return the server's current state as a record."""
+        """Return the server's current state as a `ProcessRecord`."""
         server = self.server
         return ProcessRecord(
             server.name,
@@ -93,7 +93,7 @@ class RestartState:
         )
 
     def record_exit(self, reason: str, uptime: float) -> float:
-        """Record an exit after `uptime` seconds; return the backoff before the next start."""
+        """Record an unexpected exit after `uptime` seconds; return the backoff before the restart."""
         if uptime >= BACKOFF_RESET_SECONDS:
             self._backoffs = iter_restart_backoffs()
         backoff = next(self._backoffs)
@@ -102,12 +102,12 @@ class RestartState:
         return backoff
 
     def record_restart(self) -> None:
-        """Record a restart."""
+        """Record that the server was restarted."""
         self._restarts += 1
         self.started_at, self._restart_at = time.monotonic(), None
 
     def reset_backoff(self) -> None:
-        """Record that the server was stopped on purpose: its next unexpected exit counts as the first."""
+        """Reset the backoff after an intended stop, so that the next unexpected exit counts as the first one."""
         self._backoffs, self._restart_at = iter_restart_backoffs(), None
         self.started_at = time.monotonic()
 
@@ -134,11 +134,11 @@ class Restarter:
         self.stop()
 
     def add_servers(self, servers: Iterable[Server]) -> None:
-        """Start to watch these servers, which must already have been started, and restart them if they exit."""
+        """Start watching servers, which must already have been started, and restart them if they exit."""
         added = [RestartState(server) for server in servers]
         with self._lock:
             self._states += added
-        self._notify()
+        self._notify_of_change()
         for state in added:
             name = f"restarter of {state.server.name}"
             threading.Thread(target=self._watch_server, args=(state,), name=name, daemon=True).start()
@@ -149,7 +149,7 @@ class Restarter:
             return [state.build_record() for state in self._states]
 
     def stop(self) -> None:
-        """Stop restarting servers; the threads end with their servers."""
+        """Stop restarting servers; each watching thread ends when its server exits."""
         with self._lock:
             self._stopping.set()
 
@@ -159,15 +159,15 @@ class Restarter:
             process = server.wait_for_start()
             status = process.wait()
             is_unexpected = server.should_run.is_set() and server.process is process
-            if not is_unexpected or not self._restart(state, describe_exit(status)):
+            if not is_unexpected or not self._restart_after_backoff(state, describe_exit(status)):
                 state.reset_backoff()
 
-    def _restart(self, state: RestartState, reason: str) -> bool:
-        """Restart the server after its backoff; return whether it runs. A failed start counts as an exit."""
+    def _restart_after_backoff(self, state: RestartState, reason: str) -> bool:
+        """Restart a server after its backoff; return whether it runs. A failed start counts as an unexpected exit."""
         while True:
             with self._lock:
                 backoff = state.record_exit(reason, time.monotonic() - state.started_at)
-            self._notify()
+            self._notify_of_change()
             self._stopping.wait(backoff)
             self._wait_until_restart_allowed(state.server)
             try:
@@ -179,7 +179,7 @@ class Restarter:
                 reason = f"not started: {error}"
                 state.started_at = time.monotonic()  # A failed start has no uptime.
                 continue
-            self._notify()
+            self._notify_of_change()
             return True
 
     def _wait_until_restart_allowed(self, server: Server) -> None:
@@ -188,6 +188,6 @@ class Restarter:
             if self._stopping.wait(MAY_RESTART_POLL_SECONDS):
                 return
 
-    def _notify(self) -> None:
+    def _notify_of_change(self) -> None:
         with self._lock:
             self._on_change([state.build_record() for state in self._states])

@@ -1,4 +1,4 @@
-"""`make up`: starts the supervisor as a separate process, and prints its output until everything is ready."""
+"""`make up`: starts the supervisor as a separate process, and prints its output until the cluster is ready."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from localcluster.up.state_directory import ClusterSpec
 
 
 def start_cluster(directory: Path, spec: ClusterSpec) -> None:
-    """Start the supervisor; return when everything is ready. If the cluster is already running, only print a notice."""
+    """Start the supervisor; return when the cluster and the product are ready. If they already run, only print that."""
     engine = delivery_engines.get_engine(spec.engine)
     if engine.addons and not spec.real_nodes:
         raise LocalClusterError(f"DELIVERY={spec.engine} runs everything in pods, which need real nodes: add REAL=2")
-    if _is_already_up(directory, spec):
+    if _is_requested_cluster_running(directory, spec):
         return
     engine.check()
-    engine.build(spec.components, bool(spec.real_nodes))  # This process can show the progress on the terminal.
+    engine.build(spec.components, bool(spec.real_nodes))  # Here, a progress display can use the terminal.
     if spec.fakes == KUBEVIRT_ITSELF:
         build.ensure_programs(build.KUBEVIRT)
-    if _is_already_up(directory, spec):  # Another `start_cluster` may have finished during the build.
+    if _is_requested_cluster_running(directory, spec):  # Another `start_cluster` may have finished during the build.
         return
     state_directory.remove_ready_file(directory)
     command = [sys.executable, "-m", "localcluster", "supervise", str(directory.resolve()), spec.to_json()]
     quiet, pipe, both = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     child = subprocess.Popen(command, stdin=quiet, stdout=pipe, stderr=both, start_new_session=True, text=True)
     try:
-        for line in child.stdout or ():  # until the supervisor redirects its output to the log, or exits
+        for line in child.stdout or ():  # The output ends when the supervisor redirects it to the log, or exits.
             print(line, end="", flush=True)
     except BaseException:
         child.terminate()
@@ -43,8 +43,8 @@ def start_cluster(directory: Path, spec: ClusterSpec) -> None:
         raise LocalClusterError("cluster not started: see the error above")
 
 
-def _is_already_up(directory: Path, spec: ClusterSpec) -> bool:
-    """Return whether the requested cluster is already running; if so, print the output of its start again.
+def _is_requested_cluster_running(directory: Path, spec: ClusterSpec) -> bool:
+    """Return whether the requested cluster is already running; if it is, print the output of its start again.
 
     Raises `LocalClusterError` if a different cluster is running.
     """

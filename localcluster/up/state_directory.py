@@ -1,7 +1,7 @@
 """The state directory of a `make up` cluster: the supervisor's pid file and lock, its process list, and its output.
 
-The supervisor holds a lock on its pid file. Every process that it starts shares the lock, since it inherits the open
-file. So the lock is free if, and only if, all of them have ended; a pid file without a lock is stale.
+The supervisor holds a lock on its pid file. Every process that it starts inherits the open file, and shares the lock.
+So the lock is free only after all of these processes have exited. A pid file without a lock is stale.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ PROCESSES_FILE = "processes.json"
 LOG_FILE = "supervisor.log"
 KUBECONFIG_FILE = "kubeconfig"
 SERVERS_DIR, IMAGES_DIR = "servers", "images"
-LOCK_TIMEOUT_SECONDS = 2.0  # A reader may hold a shared lock for a moment.
+LOCK_TIMEOUT_SECONDS = 2.0  # `is_running` holds a shared lock for a moment.
 ORPHAN_TIMEOUT_SECONDS = 2.0
-"""The time in which all processes end after their supervisor was killed.
+"""Seconds within which all processes exit after their supervisor was killed.
 
-The kernel kills the supervisor's children, but not its grandchildren. A gunicorn worker checks every second whether its
-parent is alive.
+The kernel kills the supervisor's children, but not its grandchildren. A gunicorn worker, for example, checks every
+second whether its parent process is alive.
 """
 
 
 def is_running(directory: Path) -> bool:
-    """Return whether a supervisor or a process that it started is alive."""
+    """Return whether the supervisor, or a process that it started, is alive."""
     with contextlib.suppress(FileNotFoundError), (directory / PID_FILE).open() as file:
         if not _try_lock(file.fileno(), fcntl.LOCK_SH):
             return True
@@ -47,7 +47,7 @@ def is_running(directory: Path) -> bool:
 
 
 def read_exports(directory: Path) -> str:
-    """Return the export lines of the running cluster. Raises `LocalClusterError` if none is running and ready."""
+    """Return the running cluster's `export` lines. Raises `LocalClusterError` if no cluster is running and ready."""
     text = read_ready_message(directory) if is_running(directory) else ""
     if not text:
         raise LocalClusterError("no cluster is running: start one with `make up`")
@@ -57,25 +57,25 @@ def read_exports(directory: Path) -> str:
 
 
 def read_supervisor_pid(directory: Path) -> int:
-    """Return the process id of the supervisor, or of the last one if none runs; 0 if it is unknown."""
+    """Return the supervisor's process id from the pid file, which may be stale, or 0 if the file has no id."""
     with contextlib.suppress(FileNotFoundError, ValueError):
         return int((directory / PID_FILE).read_text())
     return 0
 
 
 def find_supervisor(directory: Path) -> int:
-    """Return the process id of the live supervisor, by its pid file or its command line; 0 if none is alive."""
+    """Return the live supervisor's process id, found by pid file or command line; 0 if no supervisor is alive."""
     recorded_pid = read_supervisor_pid(directory)
     return recorded_pid if is_alive(recorded_pid) else next(iter(find_supervisors(directory)), 0)
 
 
 def format_orphaned_error(directory: Path) -> str:
-    """Return the error message for a cluster whose processes are running although its supervisor has exited."""
+    """Return the error message for a cluster whose processes still run although its supervisor has exited."""
     return f"the supervisor of {directory} has exited and restarts nothing: run `make down`, then `make up`"
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process with this id exists and has not ended; a zombie has ended."""
+    """Return whether a process with this id exists and is not a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -86,9 +86,9 @@ def is_alive(pid: int) -> bool:
 
 
 def is_group_leader(pid: int) -> bool:
-    """Return whether the process is alive and leads a process group, as all processes that a supervisor starts do.
+    """Return whether the process is alive and leads a process group, as every process of a supervisor does.
 
-    A process that reuses the id is unlikely to lead a group.
+    If another process reuses the id, it is unlikely to lead a process group.
     """
     with contextlib.suppress(ProcessLookupError):
         return is_alive(pid) and os.getpgid(pid) == pid
@@ -96,7 +96,7 @@ def is_group_leader(pid: int) -> bool:
 
 
 def _is_zombie(pid: int) -> bool:
-    """Return whether the process is a zombie; only Linux shows that."""
+    """Return whether the process is a zombie, which can only be detected on Linux."""
     with contextlib.suppress(OSError):
         state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
         return state in ("Z", "X")
@@ -104,15 +104,15 @@ def _is_zombie(pid: int) -> bool:
 
 
 def find_supervisors(directory: Path) -> list[int]:
-    """Return the process ids of the directory's supervisors, found by their command lines.
+    """Return the process ids of the supervisors of this directory, found by their command lines.
 
-    This also finds a supervisor that does not hold the lock yet, or whose directory was deleted. It works only on
-    Linux; elsewhere the list is empty.
+    This finds even a supervisor that does not hold the lock yet, or whose directory was deleted. On other systems than
+    Linux, the list is empty.
     """
     arguments = ["localcluster", "supervise", str(directory.resolve())]
     pids = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # The process may have ended.
+        with contextlib.suppress(OSError):  # The process may have exited in the meantime.
             words = file.read_bytes().decode(errors="replace").split("\0")
             if words[2:5] == arguments:
                 pids.append(int(file.parent.name))
@@ -121,7 +121,7 @@ def find_supervisors(directory: Path) -> list[int]:
 
 @contextlib.contextmanager
 def hold_lock(directory: Path) -> Iterator[int]:
-    """Hold the directory's lock; yield the file descriptor through which children share the lock."""
+    """Hold the state directory's lock; yield the file descriptor with which child processes share the lock."""
     with (directory / PID_FILE).open("a+") as file:
         deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
         while not _try_lock(file.fileno(), fcntl.LOCK_EX):
@@ -145,9 +145,9 @@ def _try_lock(file: int, kind: int) -> bool:
 
 
 def wait_for_exit(directory: Path, timeout: float) -> bool:
-    """Wait until no process of the directory's cluster is alive; return whether that happened in time.
+    """Wait until all processes of the directory's cluster have exited; return False after the timeout.
 
-    The function polls, since waiting for a lock cannot have a timeout.
+    The function polls, because `flock` has no timeout.
     """
     deadline = time.monotonic() + timeout
     while is_running(directory):
@@ -158,14 +158,14 @@ def wait_for_exit(directory: Path, timeout: float) -> bool:
 
 
 def write_records(directory: Path, records: Sequence[ProcessRecord]) -> None:
-    """Write the process records atomically, so that a reader never reads a partial file."""
+    """Write the process records atomically, so that readers never read a partial file."""
     temporary = directory / f"{PROCESSES_FILE}.new"
     temporary.write_text(json.dumps([asdict(record) for record in records], indent=1))
     temporary.replace(directory / PROCESSES_FILE)
 
 
 def read_records(directory: Path) -> list[ProcessRecord]:
-    """Return the records that the supervisor wrote last; an empty list if the file is missing or invalid."""
+    """Return the process records that the supervisor wrote last, or an empty list if the file is missing or invalid."""
     try:
         return [ProcessRecord(**item) for item in json.loads((directory / PROCESSES_FILE).read_text())]
     except (FileNotFoundError, ValueError, TypeError):
@@ -173,44 +173,44 @@ def read_records(directory: Path) -> list[ProcessRecord]:
 
 
 def list_process_groups(directory: Path) -> list[int]:
-    """Return the ids of the process groups in the latest records; a group has the id of its first process."""
+    """Return the process group ids in the latest records; a group's id is the id of its first process."""
     return [record.pid for record in read_records(directory)]
 
 
 def format_ready_title(spec: ClusterSpec) -> str:
-    """Return the first line of the output that is printed when everything is ready."""
+    """Return the first line of the output that `make up` prints when the cluster is ready."""
     return f"{spec.format_title()}: the product is ready\n"
 
 
 def read_ready_message(directory: Path) -> str:
-    """Return the output that was printed when everything was ready; "" before that."""
+    """Return the output that `make up` printed when the cluster was ready, or "" before that."""
     file = directory / READY_FILE
     return file.read_text() if file.exists() else ""
 
 
 def remove_ready_file(directory: Path) -> None:
-    """Remove the file with an earlier start's output, so that it is not mistaken for the next start's output.
+    """Remove the output of an earlier start, so that it is not mistaken for the next start's output.
 
-    Raises the errors that `explain_permission_errors` raises.
+    Raises the same errors as `explain_permission_errors`.
     """
     with explain_permission_errors(directory):
         (directory / READY_FILE).unlink(missing_ok=True)
 
 
 def remove_state_files(directory: Path) -> None:
-    """Remove the files that describe a cluster that has ended; its logs and data stay until the next start."""
+    """Remove the files that describe a stopped cluster; its logs and data stay until the next start."""
     for name in (READY_FILE, PROCESSES_FILE, KUBECONFIG_FILE):
         (directory / name).unlink(missing_ok=True)
 
 
 def format_remedy(path: Path) -> str:
-    """Return a sentence that states how a user can remove the files of another user's stopped cluster."""
+    """Return the remedy for files that another user's stopped cluster left."""
     return f"remove it with `sudo rm -rf {shlex.quote(str(path))}`"
 
 
 @contextlib.contextmanager
 def explain_permission_errors(directory: Path) -> Iterator[None]:
-    """Run the block. Raises `LocalClusterError` with the remedy if another user's file denies access.
+    """Run the `with` block. Raises `LocalClusterError` with the remedy if another user's file denies access.
 
     Any other `PermissionError` is raised unchanged.
     """
@@ -234,9 +234,9 @@ def _has_other_owner(paths: Iterable[Path]) -> bool:
 
 
 def remove_previous_cluster(directory: Path) -> None:
-    """Remove everything that an earlier cluster left, but nothing else.
+    """Remove all files of an earlier cluster, but no other files.
 
-    Raises `LocalClusterError` with the remedy if files of another user remain, for example root's. Raises `OSError` if
+    Raises `LocalClusterError` with the remedy if files of another user, such as root, remain. Raises `OSError` if
     other files remain.
     """
     for folder in (directory / SERVERS_DIR, directory / "product", directory / IMAGES_DIR):
@@ -245,21 +245,21 @@ def remove_previous_cluster(directory: Path) -> None:
             continue
         if _has_other_owner((folder, *folder.rglob("*"))):
             raise LocalClusterError(f"{folder} is a leftover of another user's cluster: {format_remedy(folder)}")
-        shutil.rmtree(folder)  # This call raises an error that names the obstacle.
+        shutil.rmtree(folder)  # Unlike the first call, this one raises an error with the reason.
     remove_state_files(directory)
     (directory / LOG_FILE).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """The specification of one cluster with the product on it.
+    """The specification of one cluster on which the product is installed.
 
     Attributes:
         nodes: The number of fake nodes.
         control_planes: The number of fake nodes that are control-plane nodes.
         engine: The engine that delivers the events.
         components: The installed components.
-        fakes: The mode of the fakes (`SIMULATORS`), one of `selection.FAKE_MODES`.
+        fakes: The mode of the fakes, one of `selection.FAKE_MODES`; `SIMULATORS` in the Makefile.
         real_nodes: The number of real nodes besides the fake ones.
     """
 
@@ -271,7 +271,7 @@ class ClusterSpec:
     real_nodes: int = 0
 
     def validate(self) -> None:
-        """Raise `LocalClusterError` if parts of the specification contradict each other."""
+        """Raise `LocalClusterError` if the values contradict each other, or the host cannot run real nodes."""
         if self.control_planes >= self.nodes:
             reason = f"CONTROL_PLANES={self.control_planes} leaves no worker node of NODES={self.nodes}"
             raise LocalClusterError(f"{reason}: increase NODES")
@@ -280,7 +280,7 @@ class ClusterSpec:
         selection.check_fakes(self.components, self.fakes)
 
     def format_title(self) -> str:
-        """Return the specification as `make` variables; equal specifications have equal titles."""
+        """Return the specification as the variables of `make up`; equal specifications have equal titles."""
         control_planes = f" CONTROL_PLANES={self.control_planes}" if self.control_planes else ""
         is_default = tuple(self.components) == selection.DEFAULT_COMPONENTS
         components = "" if is_default else f" COMPONENTS={','.join(self.components)}"
@@ -289,10 +289,10 @@ class ClusterSpec:
         return f"NODES={self.nodes}{control_planes} DELIVERY={self.engine}{components}{simulators}{real}"
 
     def to_json(self) -> str:
-        """Return the specification as one command line argument."""
+        """Return the specification as JSON, for the supervisor's command line."""
         return json.dumps(asdict(self))
 
 
 def parse_spec(text: str) -> ClusterSpec:
-    """Return the specification that `ClusterSpec.to_json` wrote."""
+    """Parse a specification from `ClusterSpec.to_json`."""
     return ClusterSpec(**json.loads(text))

@@ -1,4 +1,4 @@
-"""`make status`: prints whether a cluster is running and healthy, and the state and restarts of each process."""
+"""`make status`: prints whether the cluster is running and healthy, and the state and the restarts of each process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from localcluster.up import state_directory
 from localcluster.up.restarter import ProcessRecord
 
 ESSENTIAL_SERVERS = ("etcd", "kube-apiserver")
-"""The processes without which the cluster does not work."""
+"""The processes that the cluster cannot work without."""
 
 
 def print_status(directory: Path) -> None:
-    """Print the status. Raises `LocalClusterError` with the remedy if the cluster has ended without `make down`."""
+    """Print the cluster's status. Raises `LocalClusterError` if the cluster stopped without `make down`."""
     ready_output = state_directory.read_ready_message(directory)
     if not state_directory.is_running(directory):
         if ready_output:
@@ -42,12 +42,12 @@ def _print_table(
 
 
 def _is_orphaned(record: ProcessRecord) -> bool:
-    """Return whether the record's process outlived the supervisor, which no longer records exits."""
+    """Return whether the process outlived its supervisor, which can no longer record the process's exit."""
     return record.restart_at is None and state_directory.is_group_leader(record.pid)
 
 
 def describe_state(records: Sequence[ProcessRecord]) -> str:
-    """Return a summary of the cluster's state: which processes are down, and whether the cluster still works."""
+    """Summarize the cluster's state: the names of processes that are down, and whether the cluster still works."""
     down = [record.name for record in records if record.restart_at is not None]
     if broken := [name for name in down if name in ESSENTIAL_SERVERS]:
         return f"broken: {' and '.join(broken)} down, so the cluster does not work"
@@ -57,7 +57,7 @@ def describe_state(records: Sequence[ProcessRecord]) -> str:
 def format_table(
     records: Sequence[ProcessRecord], now: float, is_running: Callable[[ProcessRecord], bool]
 ) -> list[str]:
-    """Return one line per process below a header; processes for which `is_running` is false are listed as "gone"."""
+    """Return a header and one line per process; a process for which `is_running` is false has the state "gone"."""
     if not records:
         return []
     rows = [("PROCESS", "STATE", "PID", "RESTARTS", "LAST EXIT")]

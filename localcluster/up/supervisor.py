@@ -1,4 +1,4 @@
-"""The process that runs after `make up`: it owns the servers, restarts any that exits, and stops all when it ends."""
+"""The supervisor process of `make up`: starts the servers, restarts servers that exit, and stops them when it exits."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ NEXT_STEPS_WITH_FAKES = {
 
 
 def supervise(directory: Path, spec: ClusterSpec) -> None:
-    """Run as the supervisor: start all servers, print the progress, restart any that exits, and stop all on SIGTERM.
+    """Run the supervisor: start all servers, print the progress, restart servers that exit, and stop all on SIGTERM.
 
-    Raises `LocalClusterError`, for example if the directory belongs to another user, and `OSError`.
+    Raises `LocalClusterError`, for example if the directory belongs to another user, or `OSError`.
     """
     with state_directory.explain_permission_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
@@ -92,9 +92,10 @@ def _run_cluster(directory: Path, spec: ClusterSpec) -> None:
 def _build_real_nodes(
     cluster: LocalCluster, directory: Path, spec: ClusterSpec, engine: delivery_engines.Engine
 ) -> AbstractContextManager[RealNodes | None]:
-    """Return the requested real nodes, not started; the product starts while they become Ready.
+    """Return the requested real nodes, not started yet, or `nullcontext()` if none are requested.
 
-    If the product itself runs on them, they are Ready, with the engine's add-ons, before the product is installed.
+    If the engine has add-ons, entering the context waits until the nodes and the add-ons are ready, because the product
+    runs on the nodes. Otherwise the product starts while the nodes become Ready.
     """
     if not spec.real_nodes:
         return nullcontext()
@@ -108,7 +109,7 @@ def _build_real_nodes(
 
 
 def _build_progress_printer() -> Callable[[str], None]:
-    """Return a function that prints a progress line with the seconds since this call."""
+    """Return a function that prints a progress line with the seconds since `_build_progress_printer` was called."""
     started = time.monotonic()
 
     def print_progress(text: str) -> None:
@@ -118,19 +119,19 @@ def _build_progress_printer() -> Callable[[str], None]:
 
 
 class _RecordWriter:
-    """Writes the process list after each change, and logs each exit and restart."""
+    """Callback of `Restarter` that writes the process list after each change, and logs each exit and restart."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._known: dict[str, ProcessRecord] = {}
 
     def __call__(self, records: list[ProcessRecord]) -> None:
-        """Write the records and log the changes; a failed write, for example on a full disk, is only logged."""
+        """Log the changes and write the records; a failed write, for example on a full disk, is only logged."""
         with contextlib.suppress(OSError):
             self._log_changes(records)
         try:
             state_directory.write_records(self._directory, records)
-        except OSError as error:  # The directory may have been deleted; the processes do not need it.
+        except OSError as error:  # The directory may have been deleted; the servers run without the file.
             with contextlib.suppress(OSError):
                 print(f"{time.ctime()}  cannot write the list of processes: {error}", flush=True)
 
@@ -153,7 +154,7 @@ def _build_console(cluster: LocalCluster, directory: Path, product: delivery_eng
 def _build_webhook(
     cluster: LocalCluster, directory: Path, spec: ClusterSpec, engine: delivery_engines.Engine
 ) -> AbstractContextManager[Webhook | None]:
-    """Return the admission webhook as a process, unless it is not selected or runs in pods."""
+    """Return the admission webhook as a local process, or `nullcontext()` if it is disabled or runs in a pod."""
     return nullcontext() if ADMISSION not in spec.components or engine.addons else Webhook(cluster, directory)
 
 
@@ -162,7 +163,7 @@ def _build_fakes(cluster: LocalCluster, directory: Path, spec: ClusterSpec) -> A
 
 
 class _Terminated(BaseException):
-    """The exception that SIGTERM raises; it propagates through all code, so that context managers stop everything."""
+    """Raised by the handler of SIGTERM; no code catches it before the context managers have stopped everything."""
 
 
 def _handle_sigterm(number: int, frame: object) -> None:
@@ -175,8 +176,8 @@ def _print_next_steps(
 ) -> None:
     """Print the next steps, mark the cluster as ready, and redirect the output to the log, which makes `up` return.
 
-    An empty FUNCTIONS, or an empty TRIGGERS if the cluster has the Triggers, is printed as well: the shell may still
-    have the values of another engine.
+    The output sets FUNCTIONS and TRIGGERS even if they are empty, because the shell may still have values from a
+    cluster with another engine.
     """
     programs = shlex.quote(f"{Path(sys.executable).parent}:{build.get_target_dir()}")
     journal = shlex.quote(str(product.journal.absolute()))

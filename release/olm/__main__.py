@@ -1,4 +1,4 @@
-"""Command line `python -m release.olm`, which the target `bundle` of the Makefile calls: writes the files of OLM."""
+"""Command line `python -m release.olm`, which `make bundle` calls: writes the bundle and the catalog entry for OLM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from release.versions import ROOT, read_version
 
 
 @click.command()
-@click.option("--image", default="", help="Repository of the product's image; the default is that of the manifests.")
+@click.option("--image", default="", help="Repository of the product's image; default: the one in the manifests.")
 @click.option(
     "--directory", type=click.Path(path_type=Path, file_okay=False), default=ROOT, help="Directory for the files."
 )
@@ -28,7 +28,7 @@ def main(image: str, directory: Path) -> None:
 
 
 def write_files(directory: Path, repository: str) -> None:
-    """Write all files into a directory, and remove the files of an earlier bundle. Raises `ReleaseError`."""
+    """Write OLM's files into a directory, and remove an earlier bundle's files. Raises `ReleaseError`."""
     version = read_version()
     files = build_files(ROOT, render_objects(ROOT), version, Images.from_repository(repository, version))
     for folder in (BUNDLE_DIR, CATALOG_DIR):

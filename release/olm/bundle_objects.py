@@ -1,8 +1,8 @@
-"""Divides the rendered manifests into objects that OLM installs, and objects that the administrator applies. Pure.
+"""Divides rendered manifests into objects that OLM installs, and objects that the administrator applies. Pure.
 
-OLM installs a ClusterServiceVersion, which contains Deployments, permissions and webhooks, and further objects of
-`SUPPORTED_KINDS`. It installs all of them in one namespace. So Knative's objects, Namespaces, and roles in other
-namespaces remain for `kubectl apply`.
+OLM installs a ClusterServiceVersion, which contains Deployments, permissions and webhooks, and separate objects of
+`SUPPORTED_KINDS`, all in one namespace. So the administrator must apply Knative's objects, Namespaces, and roles in
+other namespaces with kubectl.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import Any
 
 Manifest = dict[str, Any]
 NAMESPACE = "node-maintenance"
-"""The namespace of all manifests; addresses in environment variables contain it, too."""
+"""The namespace in all manifests; URLs in environment variables contain it, too."""
 SUPPORTED_KINDS = frozenset(
     {
         *("ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "PriorityClass", "Role", "RoleBinding"),
         *("ClusterRole", "ClusterRoleBinding", "Service"),
     }
 )
-"""The kinds of the product's objects that OLM accepts in a bundle as files of their own."""
+"""The kinds among the product's objects that a bundle may contain as separate files."""
 CRD_KIND = "CustomResourceDefinition"
 WEBHOOK_KIND = "ValidatingWebhookConfiguration"
 
 
 @dataclass(frozen=True)
 class BundleObjects:
-    """The rendered objects, divided by the way in which they are installed.
+    """The rendered objects, divided by how they are installed.
 
     Attributes:
-        deployments: The Deployments that the ClusterServiceVersion contains.
-        rules: The rules of each ServiceAccount's cluster roles; the ClusterServiceVersion contains both.
+        deployments: The Deployments in the ClusterServiceVersion.
+        rules: The rules of the ClusterRoles of each ServiceAccount, both in the ClusterServiceVersion.
         webhooks: The webhook configurations that the ClusterServiceVersion describes.
-        crds: The CustomResourceDefinitions, which are files of the bundle.
-        files: The other files of the bundle.
+        crds: The CustomResourceDefinitions, which are separate files of the bundle.
+        files: The other objects that are separate files of the bundle.
         remaining: The objects that OLM cannot install.
     """
 
@@ -47,16 +47,18 @@ class BundleObjects:
 
 
 def divide_objects(objects: Sequence[Manifest]) -> BundleObjects:
-    """Divide the rendered objects by the way in which they are installed."""
+    """Divide the rendered objects by how they are installed."""
     rules, rbac = _collect_account_rules(objects)
     webhooks = _filter_by_kind(objects, WEBHOOK_KIND)
     crds = _filter_by_kind(objects, CRD_KIND)
     deployments = _filter_by_kind(objects, "Deployment")
-    # OLM creates the ServiceAccounts, roles and bindings, and a Service for each webhook.
+    # OLM itself creates the ServiceAccounts, roles and bindings, and a Service for each webhook.
     services = _list_webhook_services(webhooks)
     created = [*webhooks, *crds, *deployments, *_filter_by_kind(objects, "ServiceAccount"), *rbac]
-    others = [manifest for manifest in objects if manifest not in created and _get_key(manifest) not in services]
-    files = [manifest for manifest in others if _is_supported(manifest)]
+    others = [
+        manifest for manifest in objects if manifest not in created and _get_kind_and_name(manifest) not in services
+    ]
+    files = [manifest for manifest in others if _is_supported_by_olm(manifest)]
     return BundleObjects(
         deployments=deployments,
         rules=rules,
@@ -71,12 +73,12 @@ def _filter_by_kind(objects: Sequence[Manifest], kind: str) -> tuple[Manifest, .
     return tuple(manifest for manifest in objects if manifest["kind"] == kind)
 
 
-def _get_key(manifest: Manifest) -> tuple[str, str]:
+def _get_kind_and_name(manifest: Manifest) -> tuple[str, str]:
     return manifest["kind"], manifest["metadata"]["name"]
 
 
-def _is_supported(manifest: Manifest) -> bool:
-    """Return whether OLM accepts the object, and installs it in the namespace that it names."""
+def _is_supported_by_olm(manifest: Manifest) -> bool:
+    """Return whether OLM accepts the object in a bundle, and would install it in the object's namespace."""
     return manifest["kind"] in SUPPORTED_KINDS and manifest["metadata"].get("namespace", NAMESPACE) == NAMESPACE
 
 
@@ -89,10 +91,10 @@ def _list_webhook_services(webhooks: Sequence[Manifest]) -> set[tuple[str, str]]
 
 
 def _collect_account_rules(objects: Sequence[Manifest]) -> tuple[dict[str, list[Manifest]], list[Manifest]]:
-    """Return the rules of each ServiceAccount's cluster roles, and these roles with their bindings.
+    """Return the rules of each ServiceAccount's ClusterRoles, and these ClusterRoles with their bindings.
 
-    A role that is bound to other subjects, too, or to none, remains an object. OLM would extend a Role of the product's
-    namespace to all namespaces if it were a part of the ClusterServiceVersion, so a Role remains an object, too.
+    A ClusterRole that is also bound to other subjects, or that has no binding, remains a separate object. A namespaced
+    Role remains a separate object, too: in the ClusterServiceVersion, OLM would extend it to all namespaces.
     """
     rules: dict[str, list[Manifest]] = {
         account["metadata"]["name"]: [] for account in _filter_by_kind(objects, "ServiceAccount")

@@ -1,6 +1,6 @@
-"""Builds the entry of a file-based catalog, which offers one version of the bundle. Pure functions.
+"""Builds the entries of a file-based catalog that offers one version of the bundle. Pure functions.
 
-The entry has the content that `opm render` derives from the bundle.
+The entries have the same content as those that `opm render` derives from the bundle.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ METADATA_FIELDS = (
     *("description", "displayName", "installModes", "keywords", "maturity", "minKubeVersion", "nativeAPIs"),
     "provider",
 )
-"""The fields of the ClusterServiceVersion's spec that a catalog repeats, so that its users need not pull the bundle."""
+"""Fields in the ClusterServiceVersion's spec that the catalog repeats, so that a client need not pull the bundle."""
 
 
 def build_catalog(service_version: Manifest, bundle_image: str) -> list[Manifest]:
-    """Build the package, its only channel, and the bundle.
+    """Build the catalog's entries: the package, its only channel, and the bundle.
 
     Args:
-        service_version: The bundle's ClusterServiceVersion.
-        bundle_image: The reference of the bundle's image.
+        service_version: The ClusterServiceVersion of the bundle.
+        bundle_image: The reference to the bundle's image.
     """
     spec, name = service_version["spec"], service_version["metadata"]["name"]
     (icon,) = spec["icon"]
@@ -55,7 +55,7 @@ def build_catalog(service_version: Manifest, bundle_image: str) -> list[Manifest
 
 
 def _build_properties(service_version: Manifest) -> list[dict[str, Any]]:
-    """Build the properties: the provided APIs, the package's version, and the metadata for users of the catalog."""
+    """Build the bundle's properties: its APIs, the package's version, and metadata for the catalog's clients."""
     spec = service_version["spec"]
     owned = spec["customresourcedefinitions"]["owned"]
     provided = sorted((crd["name"].partition(".")[2], crd["kind"], crd["version"]) for crd in owned)

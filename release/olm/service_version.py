@@ -1,4 +1,4 @@
-"""Builds the ClusterServiceVersion, which describes one version of the product to OLM. Pure functions."""
+"""Builds the ClusterServiceVersion, in which a version of the product describes itself to OLM. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from release.olm.bundle_objects import NAMESPACE, BundleObjects, Manifest
 from release.versions import is_candidate
 
 PACKAGE = "node-maintenance"
-"""The package's name in a catalog."""
+"""The name of the package in a catalog."""
 DISPLAY_NAME = "Node Maintenance"
 PROVIDER = "Node Maintenance contributors"
 SUMMARY = "Cordons, taints and drains the node that a NodeMaintenance names, and restores the node at its end."
@@ -36,21 +36,21 @@ No node is drained before the third part.
 """
 KEYWORDS = ("node", "maintenance", "drain", "cordon", "eviction", "knative")
 AFFECTED_KINDS = ("Node", "Pod")
-"""The kinds that a NodeMaintenance affects, for the display of its resources."""
+"""The kinds that a NodeMaintenance affects; OLM's clients show them as its resources."""
 
 
 def build_name(version: str) -> str:
-    """Return the name of a version's ClusterServiceVersion."""
+    """Return the name of the version's ClusterServiceVersion."""
     return f"{PACKAGE}.v{version}"
 
 
 def get_channel(version: str) -> str:
-    """Return the channel of a catalog that offers a version: candidates are separate from releases."""
+    """Return the catalog channel of a version; candidates have a channel of their own."""
     return "candidate" if is_candidate(version) else "stable"
 
 
 def build_skip_range(version: str) -> str:
-    """Return the range of earlier versions, each of which OLM may upgrade directly to this version."""
+    """Return the range of versions from which OLM may upgrade directly to this version."""
     return f"<{version}"
 
 
@@ -60,18 +60,18 @@ def build_service_version(
     """Build the ClusterServiceVersion.
 
     Args:
-        objects: The rendered objects.
-        samples: One sample of each kind that the CRDs define.
-        icon: The icon, as SVG.
-        version: The version of the product.
-        image: The reference of the product's image.
+        objects: The divided objects.
+        samples: One sample for each kind that a CRD defines.
+        icon: The icon as SVG.
+        version: The product's version.
+        image: The reference to the product's image.
     """
     return {
         "apiVersion": "operators.coreos.com/v1alpha1",
         "kind": "ClusterServiceVersion",
         "metadata": {
             "name": build_name(version),
-            "namespace": "placeholder",  # OLM replaces it by the namespace of the installation.
+            "namespace": "placeholder",  # OLM replaces this name with the namespace of the installation.
             "annotations": {
                 "alm-examples": json.dumps(list(samples), indent=2),
                 "capabilities": "Seamless Upgrades",
@@ -91,7 +91,7 @@ def build_service_version(
             "keywords": list(KEYWORDS),
             "provider": {"name": PROVIDER},
             "icon": [{"base64data": base64.b64encode(icon).decode(), "mediatype": "image/svg+xml"}],
-            # A NodeMaintenance is cluster-scoped.
+            # A NodeMaintenance is cluster-scoped, so the product must watch all namespaces.
             "installModes": [
                 {"type": mode, "supported": mode == "AllNamespaces"}
                 for mode in ("OwnNamespace", "SingleNamespace", "MultiNamespace", "AllNamespaces")
@@ -125,7 +125,7 @@ def build_service_version(
 
 
 def _list_knative_apis(remaining: Sequence[Manifest]) -> list[dict[str, str]]:
-    """Return Knative's APIs, which must exist before OLM starts the Deployments: those of the remaining objects."""
+    """Return the Knative APIs of the remaining objects; OLM starts the Deployments only after these APIs exist."""
     apis = {
         (manifest["apiVersion"], manifest["kind"]) for manifest in remaining if KNATIVE_DOMAIN in manifest["apiVersion"]
     }
@@ -136,7 +136,7 @@ def _list_knative_apis(remaining: Sequence[Manifest]) -> list[dict[str, str]]:
 
 
 def _describe_crd(crd: Manifest) -> Manifest:
-    """Describe the stored version of a CRD, with the top-level fields of its spec and status."""
+    """Describe a CRD's storage version, with the top-level fields of its spec and status."""
     spec = crd["spec"]
     (version,) = (version for version in spec["versions"] if version["storage"])
     schema = version["schema"]["openAPIV3Schema"]
@@ -161,14 +161,14 @@ def _describe_fields(schema: Manifest) -> list[dict[str, str]]:
 
 
 def _split_words(name: str) -> str:
-    """Return a camel-case name as capitalized words."""
+    """Split a camel-case name into capitalized words."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name[0].upper() + name[1:])
 
 
 def _describe_webhook(webhook: dict[str, Any], deployments: Sequence[Manifest]) -> Manifest:
-    """Describe a webhook for OLM, which creates the Service, the certificate and the configuration.
+    """Describe a webhook for OLM, which creates the webhook's Service, certificate and configuration.
 
-    The webhook's Service has the name of the Deployment.
+    In the manifests, the webhook's Service and its Deployment have the same name.
     """
     service = webhook["clientConfig"]["service"]
     (deployment,) = (deployment for deployment in deployments if deployment["metadata"]["name"] == service["name"])
