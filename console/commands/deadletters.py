@@ -1,4 +1,4 @@
-"""`kubectl maintenance deadletters` and `redrive`: list dead letters, and deliver or discard them.
+"""`kubectl maintenance deadletters` lists dead letters; `kubectl maintenance redrive` delivers or discards them.
 
 Each dead letter is delivered only to the function that did not accept it.
 """
@@ -84,7 +84,7 @@ def _build_row(fields: dict[str, Any], now: datetime) -> tuple[str, ...]:
 
 
 def _format_completion(fields: dict[str, Any], now: datetime) -> str:
-    """Return how the dead letter was completed, "" if it is open."""
+    """Return a note that the dead letter was discarded or redriven, "" if it is still open."""
     if discarded := fields["discarded"]:
         return f" (discarded by {discarded['by']} {format_age(discarded['at'], now)} ago)"
     return "" if fields["open"] else " (redriven)"
@@ -131,7 +131,7 @@ def redrive(
     """
     if bool(ids) == all_open:
         raise click.UsageError("name the ids of dead letters, or use --all")
-    from console.terminal.connection import open_client  # slow import, not needed for the list of dead letters
+    from console.terminal.connection import open_client  # This slow import is not needed to list dead letters.
 
     with open_journal(journal) as opened_journal, open_client() as client:
         dead_letters = list_dead_letters_to_redrive(opened_journal, ids)
@@ -158,8 +158,11 @@ def redrive(
 def _discard(
     dead_letters: Sequence[Entry], journal: Journal, client: SyncClient, output: str, *, is_confirmed: bool
 ) -> None:
-    """Discard the dead letters in the name of the client's user, after a confirmation, and print them."""
-    from kube.client.access_reviews import whoami  # slow import, not needed for the list of dead letters
+    """Ask for confirmation unless `is_confirmed`, then discard the dead letters and print them.
+
+    The journal records the API client's user as the one who discarded them.
+    """
+    from kube.client.access_reviews import whoami  # This slow import is not needed to list dead letters.
 
     user = client.run(whoami(client.api))
     if dead_letters and not is_confirmed:
@@ -190,13 +193,13 @@ def _build_fields(result: RedriveResult) -> dict[str, Any]:
 
 
 def _format_event(dead_letter: Entry) -> str:
-    """Format the dead letter and its function as one line."""
+    """Return the dead letter's event id, event type and failed function as one line."""
     event, function = dead_letter.event, find_failed_function(dead_letter) or "unknown function"
     return f"{event.get_id()}  {shorten_type(event.get_type())}  ─▶ {function}"
 
 
 def _format_outcome(result: RedriveResult) -> str:
-    """Describe the outcome of a redrive in words."""
+    """Return the outcome of a redrive as text: the response events, the failure, or why no attempt was made."""
     attempt = result.attempt
     if attempt is None:
         return result.problem if result.is_already_done else f"failed: {result.problem}"

@@ -1,4 +1,4 @@
-"""Follows the journal: returns each event as a row of the table when the event arrives, and when its row changes."""
+"""Follows the journal: yields a table row for each new event, and again when the event's row changes."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ if TYPE_CHECKING:
     from eventing.journal.wire import JournalReader
 
 RECHECK_SECONDS = 30.0
-"""Seconds for which an event is read again, because its attempts are recorded after the event itself.
+"""Seconds for which an event is read repeatedly, because its attempts are recorded after the event itself.
 
-The time since this process has read the event counts, because an import adds events that arrived at any time. Only the
-first read judges by the arrival, relative to that of the newest event, so that it does not read all events again.
+The time starts when this process reads the event, because an import can add events with any arrival time. For events
+of the first read, it starts at their arrival, relative to the newest event's arrival, so that old events are not read
+again.
 """
 
 
 @dataclass
 class EventFollower:
-    """The state of a command that follows the events of a query.
+    """Follower of the events that match a query.
 
     Attributes:
-        shows_ticks: Whether to return ticks that changed nothing.
-        clock: A function like `time.monotonic`.
+        shows_ticks: Whether to yield idle ticks, which changed nothing.
+        clock: Function that returns the current time, like `time.monotonic`.
     """
 
     journal: JournalReader
@@ -42,9 +43,9 @@ class EventFollower:
     _widths: list[int] = field(default_factory=list)
 
     def read_lines(self) -> Iterator[str]:
-        """Yield the lines to print now: at the first call the headings and all events of the query, then the changes.
+        """Yield the lines to print: in the first call, the headings and all matching events; later, only changes.
 
-        A tick without an attempt is not returned yet, because only its attempts show whether it changed anything.
+        A tick without recorded attempts is not yielded yet, because only its attempts show whether it was idle.
         """
         is_first = not self._widths  # The headings always have widths.
         query = self.query if is_first else replace(self.query, after_seq=self._settled_seq, limit=0, keep_newest=False)
@@ -67,7 +68,7 @@ class EventFollower:
         return self.shows_ticks or not (is_idle_tick(entry, now) or (entry.is_from_tick and is_pending))
 
     def _settle(self, entries: list[Entry], *, is_first: bool) -> None:
-        """Forget the events before the first one that may still change, so that the next call does not read them."""
+        """Forget all events before the first one that may still change, so that the next call does not read them."""
         now = self.clock()
         newest = max((entry.arrived for entry in entries), default=None)
         for entry in entries:
