@@ -262,7 +262,7 @@ def _collect_origins(entries: Iterable[Entry], origins: dict[tuple[str, str], Or
 
 
 def _warn_unknown_filters(journal: JournalReader, query: Query, count: int) -> None:
-    """Warn about each filter that matches no event in the journal, such as a misspelled name; do nothing if `count` > 0.
+    """Warn about each filter that matches no event in the journal, such as a misspelled name, if `count` is 0.
 
     `count` is the number of events that match all filters of the query.
     """
