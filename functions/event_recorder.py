@@ -36,23 +36,23 @@ class EventRecorder:
         An Event without a series is skipped if this process tried to record it recently. Otherwise, Events that hang or
         are rejected would take the time and the quota (`MAX_EVENTS_PER_CALL`) of other Events in each call.
         """
-        recent = self._get_recent(api)
+        recent = self._get_recent_reports(api)
         named = {f"{notice.namespace}/{notice.event_name}": notice for notice in notices}
         new = {name: notice for name, notice in named.items() if notice.series or name not in recent}
         selected, now = dict(islice(new.items(), MAX_EVENTS_PER_CALL)), datetime.now(timezone.utc)
         recent.update({name: time.monotonic() for name, notice in selected.items() if not notice.series})
-        are_written = await gather_all(*(_try_write(api, notice, now) for notice in selected.values()))
+        are_written = await gather_all(*(_try_write_event(api, notice, now) for notice in selected.values()))
         return [notice for notice, is_written in zip(selected.values(), are_written, strict=True) if is_written]
 
     def should_report(self, api: Api, key: str) -> bool:
         """Return whether `key` was last reported more than `REPEAT_SECONDS` ago or never, and mark it as reported."""
-        recent = self._get_recent(api)
+        recent = self._get_recent_reports(api)
         is_new = key not in recent
         if is_new:
             recent[key] = time.monotonic()
         return is_new
 
-    def _get_recent(self, api: Api) -> dict[str, float]:
+    def _get_recent_reports(self, api: Api) -> dict[str, float]:
         """Remove the entries older than `REPEAT_SECONDS`, and return the remaining ones: report times by key."""
         reported_at, now = self._reported_at.setdefault(api, {}), time.monotonic()
         for key, time_reported in list(reported_at.items()):  # Another thread may change the dictionary concurrently.
@@ -68,10 +68,10 @@ class EventRecorder:
 EVENT_RECORDER = EventRecorder()
 
 
-async def _try_write(api: Api, notice: EventNotice, now: datetime) -> bool:
+async def _try_write_event(api: Api, notice: EventNotice, now: datetime) -> bool:
     """Write the Event, and return whether the write succeeded; log an API error together with the Event's message."""
     try:
-        await _write(api, build_event(notice, now), is_counted=bool(notice.series))
+        await _create_or_count_event(api, build_event(notice, now), is_counted=bool(notice.series))
     except ApiError as error:
         fields = {**notice.log_fields, "message": notice.message}
         log.warning("cannot record Event %s: %s", notice.reason, error.message, extra={"fields": fields})
@@ -79,7 +79,7 @@ async def _try_write(api: Api, notice: EventNotice, now: datetime) -> bool:
     return True
 
 
-async def _write(api: Api, event: Object, *, is_counted: bool) -> None:
+async def _create_or_count_event(api: Api, event: Object, *, is_counted: bool) -> None:
     """Create the Event; if it already exists and `is_counted` is true, increment its count (OSV-12)."""
     name, path = event["metadata"]["name"], build_events_path(event["metadata"]["namespace"])
     try:

@@ -139,7 +139,7 @@ def redrive(
             message = f"open dead letter {', '.join(missing)} not found"
             raise NoResult(f"{message}: see kubectl maintenance deadletters --all")
         if discard:
-            _discard(dead_letters, opened_journal, client, output, is_confirmed=yes)
+            _confirm_and_discard(dead_letters, opened_journal, client, output, is_confirmed=yes)
             return
         broker_url = broker or find_broker_url(client, namespace)
         items = build_redrive_items(dead_letters, functions_url, namespace, client)
@@ -150,12 +150,12 @@ def redrive(
             results.append(result)
             print_note(f"{_format_event(result.item.dead_letter)}  {_format_outcome(result)}", output)
     print_note(f"{sum(not result.failed for result in results)} of {len(results)} redriven", output)
-    show_json({"redriven": [_build_fields(result) for result in results]}, output)
+    show_json({"redriven": [_build_result_fields(result) for result in results]}, output)
     if any(result.failed for result in results):
         raise click.exceptions.Exit(1)
 
 
-def _discard(
+def _confirm_and_discard(
     dead_letters: Sequence[Entry], journal: Journal, client: SyncClient, output: str, *, is_confirmed: bool
 ) -> None:
     """Ask for confirmation unless `is_confirmed`, then discard the dead letters and print them.
@@ -180,7 +180,7 @@ def _confirm_redrive(items: Sequence[RedriveItem], output: str) -> None:
     confirm(f"Redrive {format_count(len(items), 'dead letter')}?", "use --yes")
 
 
-def _build_fields(result: RedriveResult) -> dict[str, Any]:
+def _build_result_fields(result: RedriveResult) -> dict[str, Any]:
     outcome = (
         result.attempt.as_data() if result.attempt else {"note" if result.is_already_done else "error": result.problem}
     )

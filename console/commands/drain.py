@@ -89,7 +89,7 @@ def drain(
                 await _check_and_cordon_node(api, node, request)
                 cordoned_nodes.append(node)
             if cordoned_nodes and not dry_run:
-                set_interrupt_note(lambda: _describe_cordoned_nodes(cordoned_nodes))
+                set_interrupt_note(lambda: _build_interrupt_note(cordoned_nodes))
         for node in cordoned_nodes:
             with outcomes.collect_error(node):
                 outcomes.reports[node] = await _drain_node(api, node, request, cordoned_nodes)
@@ -101,7 +101,7 @@ def drain(
 async def _check_and_cordon_node(api: Api, node: str, request: DrainRequest) -> None:
     """Cordon the node, except in a dry run. Raises a usage error if the API server rejects the pod selector."""
     await get_node_or_refuse(api, node)
-    await _check_selector(api, node, request.options)
+    await _check_pod_selector(api, node, request.options)
     if not request.dry_run:
         changed = await cordon_node(api, node)
         print_note(f"node/{node} {'cordoned' if changed else 'already cordoned'}", request.output)
@@ -132,7 +132,7 @@ async def _drain_node(api: Api, node: str, request: DrainRequest, cordoned_nodes
     }
 
 
-async def _check_selector(api: Api, node: str, options: DrainOptions) -> None:
+async def _check_pod_selector(api: Api, node: str, options: DrainOptions) -> None:
     """Raise a usage error if the API server rejects the pod selector (DRN-5)."""
     try:
         await classify_node_pods(api, node, options)
@@ -157,7 +157,7 @@ def _create_node_drain(api: Api, node: str, classification: PodClassification, r
     return NodeDrain(api, node, selector, classification.leaving, lambda text: print_note(text, request.output))
 
 
-def _describe_cordoned_nodes(nodes: Sequence[str], remaining_pods: str = "") -> str:
+def _build_interrupt_note(nodes: Sequence[str], remaining_pods: str = "") -> str:
     """Return the message after Ctrl-C: the nodes that stay cordoned, and the command that uncordons them."""
     names = ", ".join(f'"{node}"' for node in nodes)
     state = f"node {names} stays cordoned" if len(nodes) == 1 else f"nodes {names} stay cordoned"
@@ -166,7 +166,7 @@ def _describe_cordoned_nodes(nodes: Sequence[str], remaining_pods: str = "") -> 
 
 
 async def _evict_pods(node_drain: NodeDrain, node: str, timeout: float, cordoned_nodes: Sequence[str]) -> None:
-    set_interrupt_note(lambda: _describe_cordoned_nodes(cordoned_nodes, node_drain.describe_remaining_pods()))
+    set_interrupt_note(lambda: _build_interrupt_note(cordoned_nodes, node_drain.describe_remaining_pods()))
     await run_with_timeout(
         timeout,
         node_drain.run(),

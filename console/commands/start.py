@@ -174,10 +174,10 @@ def start(
             print_note(f"Follow the drain with: kubectl maintenance {target} --watch", output)
         return outcomes
 
-    run_with_api(start_nodes).finish(output, _list_full_name)
+    run_with_api(start_nodes).finish(output, _list_maintenance_name)
 
 
-def _list_full_name(maintenance: Object) -> list[str]:
+def _list_maintenance_name(maintenance: Object) -> list[str]:
     return [format_full_name(maintenance)]
 
 

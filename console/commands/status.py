@@ -94,7 +94,7 @@ def status(selection: NodeSelection, watch: bool, namespace: str, output: str) -
     """
     display = Display(output, namespace, watch)
     if selection.is_empty:
-        run_with_api(lambda api: _watch_all(api, None, display) if watch else _show_all(api, display))
+        run_with_api(lambda api: _watch_all(api, None, display) if watch else _show_all_maintenances(api, display))
     elif watch:
         run_for_nodes(
             selection,
@@ -108,7 +108,7 @@ def status(selection: NodeSelection, watch: bool, namespace: str, output: str) -
         _show_nodes(selection, display)
 
 
-async def _show_all(api: Api, display: Display) -> None:
+async def _show_all_maintenances(api: Api, display: Display) -> None:
     state = _build_overview(await list_served_maintenances(api))
     show_object(state, display.output, map(format_full_name, state["maintenances"]))
     if display.output in TEXT_OUTPUTS:
@@ -180,7 +180,7 @@ async def _watch_node(api: Api, node: str, display: Display) -> None:
     Raises `Refusal` if the node does not exist at first and no maintenance names it.
     """
     builders = chain([_build_known_node_state], repeat(_build_node_state))
-    await _watch(
+    await _watch_and_show(
         api,
         node,
         lambda found: next(builders)(api, node, found),
@@ -208,10 +208,10 @@ async def _watch_all(api: Api, nodes: list[str] | None, display: Display) -> Non
             [maintenance for maintenance in maintenances if nodes is None or get_node_name(maintenance) in nodes]
         )
 
-    await _watch(api, None, build_state, lambda state: _render_overview(state, display), display)
+    await _watch_and_show(api, None, build_state, lambda state: _render_overview(state, display), display)
 
 
-async def _watch(
+async def _watch_and_show(
     api: Api,
     node: str | None,
     build_state: Callable[[list[Object]], Awaitable[Object]],

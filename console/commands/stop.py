@@ -53,7 +53,7 @@ def stop(selection: NodeSelection, wait: bool, timeout: float, output: str) -> N
             with outcomes.collect_error(node):
                 if select_unreleased(remaining.get(node, [])):
                     raise click.ClickException(_format_timeout(maintenances))
-                report = await _build_report(api, node, maintenances, remaining.get(node, []))
+                report = await _build_node_report(api, node, maintenances, remaining.get(node, []))
                 outcomes.reports[node] = report
                 _print_report(report, remaining.get(node, []), output, wait=wait, is_one_node=selection.is_one_node)
 
@@ -93,7 +93,7 @@ def _format_timeout(ended_maintenances: list[Object]) -> str:
     return f"{names} is marked for deletion, but no function has restored the node: check that the functions run"
 
 
-async def _build_report(api: Api, node: str, ended: list[Object], still_existing: list[Object]) -> Object:
+async def _build_node_report(api: Api, node: str, ended: list[Object], still_existing: list[Object]) -> Object:
     """Return the node's state, the names of the ended maintenances, and the finalizers of those that still exist."""
     return {
         **build_node_report(node, await get_or_none(api.get(build_node_path(node)))),

@@ -89,7 +89,11 @@ def find_problems(objects: Mapping[str, Iterable[Object]], pods: Sequence[Object
         (kind, obj["metadata"]["name"]): (message, _list_dependencies(obj))
         for resource, kind in KIND_BY_RESOURCE.items()
         for obj in objects.get(resource, ())
-        if (message := _explain_unavailable(obj, pods) if kind == DEPLOYMENT else _explain_unready(obj))
+        if (
+            message := _explain_unavailable_deployment(obj, pods)
+            if kind == DEPLOYMENT
+            else _explain_unready_object(obj)
+        )
     }
     return [
         Problem(kind, name, message)
@@ -118,7 +122,7 @@ def _list_dependencies(obj: Object) -> set[tuple[str, str]]:
     return {(kind, name) for kind, name in dependencies if kind and name}
 
 
-def _explain_unready(obj: Object) -> str:
+def _explain_unready_object(obj: Object) -> str:
     """Return why a Knative object is not ready, or "" if it is ready, or if its state is unknown without a reason."""
     condition = get_condition(obj, "Ready")
     if not condition:
@@ -126,10 +130,10 @@ def _explain_unready(obj: Object) -> str:
     if condition["status"] == "True":
         return ""
     message = condition.get("message") or condition.get("reason") or ""
-    return _shorten(message or ("the condition Ready is False" if condition["status"] == "False" else ""))
+    return _shorten_message(message or ("the condition Ready is False" if condition["status"] == "False" else ""))
 
 
-def _explain_unavailable(deployment: Object, pods: Iterable[Object]) -> str:
+def _explain_unavailable_deployment(deployment: Object, pods: Iterable[Object]) -> str:
     """Return why a Deployment of the product has no available pod, or "" if it has one.
 
     The reason comes from a pod if possible, or else from the Deployment's condition `ReplicaFailure` or `Available`.
@@ -144,7 +148,7 @@ def _explain_unavailable(deployment: Object, pods: Iterable[Object]) -> str:
     own_pods = [pod for pod in pods if matches(deployment["spec"]["selector"], _get_labels(pod))]
     failure = get_condition(deployment, "ReplicaFailure")
     messages = (*map(_explain_waiting_pod, own_pods), failure.get("message"), condition.get("message"))
-    return _shorten(next(filter(None, messages), "it has no available pod"))
+    return _shorten_message(next(filter(None, messages), "it has no available pod"))
 
 
 def _is_product_deployment(deployment: Object) -> bool:
@@ -175,7 +179,7 @@ def _get_labels(obj: Object) -> Mapping[str, str]:
     return (obj.get("metadata") or {}).get("labels") or {}
 
 
-def _shorten(message: str) -> str:
+def _shorten_message(message: str) -> str:
     """Return the message on one line of limited length, without parts that differ between objects with one cause."""
     text = CLIENT_PORT.sub("", REVISION_PREFIX.sub("", " ".join(message.split()), count=1))
     return truncate(text.removesuffix("."), MAX_MESSAGE_CHARACTERS)

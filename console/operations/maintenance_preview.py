@@ -263,31 +263,31 @@ def build_preview(
     classification = drain_flags.classify_for_drain(snapshot.pods, options, now, snapshot.orphan_uids)
     evictable = drain_flags.select_evictable_pods(classification, options)
     vmi_reports, launcher_vmis = _select_vmi_reports(snapshot, evictable)
-    displaced = _select_displaced(snapshot, evictable, launcher_vmis)
+    displaced = _select_displaced_pods(snapshot, evictable, launcher_vmis)
     leaving = [pod for pod in evictable if get_uid(pod) not in launcher_vmis]
     forecast = _forecast_evictions(snapshot, leaving, options)
     terminating = sorted(filter(is_terminating, leaving), key=format_key)
     return MaintenancePreview(
         cordoned={name: is_cordoned(snapshot.node_objects[name]) for name in names},
         forecast=forecast,
-        blocked=_build_blocked(
+        blocked=_build_blocked_entries(
             snapshot.pods,
             [*drain_flags.find_pods_blocked_by_flags(classification, options), *forecast.blocked],
             build_blocked_pods([], [], terminating, now),
         ),
         terminating=terminating,
         ignored=drain_flags.explain_ignored_pods(snapshot.pods, classification, options, now),
-        losing_data=_select_leaving(classification.with_local_storage, forecast),
-        bare=_select_leaving(classification.bare, forecast),
+        losing_data=_select_pods_in_forecast(classification.with_local_storage, forecast),
+        bare=_select_pods_in_forecast(classification.bare, forecast),
         vmi_reports=vmi_reports,
-        migrating_vmis=_select_migrating(snapshot, vmi_reports),
+        migrating_vmis=_select_migrating_vmi_reports(snapshot, vmi_reports),
         placements=None
         if snapshot.nodes is None
         else place_pods(displaced, snapshot.nodes, names, snapshot.other_pods),
         duration=_estimate_duration(forecast, terminating, options, now),
         recorded=estimate_from_drains(drains, names),
         uses_deletion=options.disable_eviction,
-        warnings=[*snapshot.warnings, *_iter_warnings(snapshot, classification, displaced, options)],
+        warnings=[*snapshot.warnings, *_iter_drain_warnings(snapshot, classification, displaced, options)],
     )
 
 
@@ -316,7 +316,7 @@ def _select_vmi_reports(
     )
 
 
-def _select_migrating(snapshot: ClusterSnapshot, vmi_reports: Iterable[Object]) -> list[Object]:
+def _select_migrating_vmi_reports(snapshot: ClusterSnapshot, vmi_reports: Iterable[Object]) -> list[Object]:
     """Return the reports, except those for nodes whose maintenance taint triggers no migration by KubeVirt."""
     taint_key = snapshot.group.drain_taint
     ignored_nodes = {
@@ -331,7 +331,7 @@ def _is_recreated(pod: Pod, orphan_uids: Collection[str]) -> bool:
     return get_controller(pod) is not None and get_uid(pod) not in orphan_uids
 
 
-def _select_displaced(
+def _select_displaced_pods(
     snapshot: ClusterSnapshot, evictable: Iterable[Pod], launcher_vmis: Mapping[str, Object]
 ) -> list[Pod]:
     """Return the pods to evict that a controller recreates, usually on another node."""
@@ -344,7 +344,7 @@ def _select_displaced(
     ]
 
 
-def _build_blocked(pods: Iterable[Pod], blocked: Iterable[BlockedPod], stuck: Iterable[Object]) -> list[Object]:
+def _build_blocked_entries(pods: Iterable[Pod], blocked: Iterable[BlockedPod], stuck: Iterable[Object]) -> list[Object]:
     """Return `status.blockedPods` entries for blocked and stuck pods, with their nodes, sorted by pod."""
     nodes = {format_key(pod): get_node_name(pod) for pod in pods}
     entries = [*(item.as_data() for item in blocked), *stuck]
@@ -352,7 +352,7 @@ def _build_blocked(pods: Iterable[Pod], blocked: Iterable[BlockedPod], stuck: It
     return sorted(with_nodes, key=lambda entry: (entry["namespace"], entry["name"]))
 
 
-def _select_leaving(pods: Iterable[Pod], forecast: EvictionForecast) -> list[Pod]:
+def _select_pods_in_forecast(pods: Iterable[Pod], forecast: EvictionForecast) -> list[Pod]:
     """Return those of `pods` that will be evicted according to the forecast."""
     leaving = {get_uid(pod) for pod in (*forecast.now, *forecast.later)}
     return sorted((pod for pod in pods if get_uid(pod) in leaving), key=format_key)
@@ -371,7 +371,7 @@ def _estimate_duration(
     return max((estimate_duration(forecast, options), *estimates), key=lambda estimate: estimate.seconds)
 
 
-def _iter_warnings(
+def _iter_drain_warnings(
     snapshot: ClusterSnapshot, classification: PodClassification, displaced: Iterable[Pod], options: DrainOptions
 ) -> Iterator[str]:
     """Yield warnings about the drain options, and about pods that may be recreated on the same node."""

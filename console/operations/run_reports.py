@@ -121,13 +121,13 @@ def _build_node_report(run: Resource, name: str) -> Object:
         state = run_record.compute_stage(run).value
     else:
         state = NODE_UPGRADED if node.get("cleanedAt") else NODE_GONE if node.get("droppedAt") else NODE_WAITING
-    jobs = list(_iter_jobs(record, name))
+    jobs = list(_iter_job_reports(record, name))
     times = [node.get(field) for field in ("droppedAt", "cleanedAt", "upgradedAt", "releasedAt")]
     since = next(filter(None, times), jobs[0]["created"] if jobs else record.get("startedAt"))
     return {"node": name, "state": state, "since": since or "", "jobs": jobs}
 
 
-def _iter_jobs(record: RunRecord, node: str) -> Iterator[Object]:
+def _iter_job_reports(record: RunRecord, node: str) -> Iterator[Object]:
     """Yield reports on the Jobs that were created for a node, in the order of their execution."""
     for kind in (MAIN, CLEANUP):
         for rule in list_recorded_rules(record):
@@ -165,13 +165,13 @@ def find_wait(run: Resource) -> Wait | None:
         remedy = f"fix the cause, then run kubectl maintenance mutex retry {format_full_name(run)}"
         return Wait(str(failure.get("message") or ""), str(failure.get("at") or ""), remedy)
     if config_validated.get("status") == "False":
-        return _build_wait(config_validated, "fix the objects that this message names")
+        return _build_condition_wait(config_validated, "fix the objects that this message names")
     if run_record.is_active(run):
         return _find_stage_wait(run, run_record.compute_stage(run))
     return None if get_step_label(run) == RUN_FINISHED else _find_idle_wait(run)
 
 
-def _build_wait(condition: Mapping[str, Any], remedy: str = "") -> Wait:
+def _build_condition_wait(condition: Mapping[str, Any], remedy: str = "") -> Wait:
     return Wait(str(condition.get("message") or ""), str(condition.get("lastTransitionTime") or ""), remedy)
 
 
@@ -179,17 +179,19 @@ def _find_idle_wait(run: Resource) -> Wait | None:
     """Return what a MutexRunConfig without an active run waits for: other runs, or an upgrade."""
     paused, available = get_condition(run, PAUSED_CONDITION), get_condition(run, AVAILABLE_CONDITION)
     if available.get("status") == "True":
-        return _build_wait(paused if paused.get("status") == "False" else available)
+        return _build_condition_wait(paused if paused.get("status") == "False" else available)
     conditions = (get_condition(run, kind) for kind in (CHECKED_CONDITION, READY_CONDITION, AVAILABLE_CONDITION))
-    return next((_build_wait(condition) for condition in conditions if condition.get("status") == "False"), None)
+    return next(
+        (_build_condition_wait(condition) for condition in conditions if condition.get("status") == "False"), None
+    )
 
 
 def _find_stage_wait(run: Resource, current_stage: Stage) -> Wait:
     record, paused = get_record(run), get_condition(run, PAUSED_CONDITION)
     if current_stage is Stage.CLAIMED and paused.get("status") == "False":
-        return _build_wait(paused)
+        return _build_condition_wait(paused)
     if awaits_control_plane(run) and get_condition(run, READY_CONDITION):
-        return _build_wait(get_condition(run, READY_CONDITION))
+        return _build_condition_wait(get_condition(run, READY_CONDITION))
     waits_before_nodes = {
         Stage.CLAIMED: Wait("the run's pools to be paused", str(record.get("startedAt") or "")),
         Stage.PAUSED: Wait("the run's nodes to be labelled", str(record.get("pausedAt"))),
@@ -210,8 +212,8 @@ def _find_node_wait(run: Resource, current_stage: Stage) -> Wait:
         return Wait(str(what), str(node["releasedAt"]))
     since = max(_list_completion_times(record, name), default=str(record.get("editedAt") or ""))
     if current_stage is Stage.PREJOBS_DONE:
-        return _build_wait(upgrade) if has_reason else Wait(f"node {name} to be released", since)
-    running = [job for job in _iter_jobs(record, name) if job["result"] == JobOutcome.RUNNING.value]
+        return _build_condition_wait(upgrade) if has_reason else Wait(f"node {name} to be released", since)
+    running = [job for job in _iter_job_reports(record, name) if job["result"] == JobOutcome.RUNNING.value]
     if running:
         job = running[0]
         return Wait(f"Job {job['namespace']}/{job['name']} of rule {job['rule']} for node {name}", job["created"])
@@ -222,5 +224,5 @@ def _list_completion_times(record: RunRecord, *node_names: str) -> list[str]:
     """Return the times of all completed Jobs and steps of these nodes."""
     nodes = [record["nodes"][name] for name in node_names]
     fields = ("releasedAt", "upgradedAt", "cleanedAt", "droppedAt")
-    jobs = [job["ended"] for name in node_names for job in _iter_jobs(record, name)]
+    jobs = [job["ended"] for name in node_names for job in _iter_job_reports(record, name)]
     return [time for time in (*(node.get(field) for node in nodes for field in fields), *jobs) if time]

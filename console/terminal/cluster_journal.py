@@ -65,21 +65,21 @@ class ClusterJournal:
 
     def iter_entries(self, query: Query) -> Iterator[Entry]:
         """Read the selected entries in batches, and yield them one by one; omit entries that are pruned meanwhile."""
-        for numbers in split_into_batches(self._iter_sizes(query), BATCH_CAPACITY_CHARACTERS):
+        for numbers in split_into_batches(self._iter_numbers_and_sizes(query), BATCH_CAPACITY_CHARACTERS):
             for part in split_by_length(numbers, MAX_LIST_CHARACTERS):
                 yield from self._get_entries(part)
 
     def _get_entries(self, numbers: tuple[int, ...]) -> list[Entry]:
         try:
-            return [decode_entry(data) for data in self._get(ENTRIES_PATH, Query(seqs=numbers))["entries"]]
+            return [decode_entry(data) for data in self._get_json(ENTRIES_PATH, Query(seqs=numbers))["entries"]]
         except BadEvent as error:
             raise NoResult(f"cannot read the cluster's journal: the console sent an invalid event: {error}") from None
 
     def list_event_numbers(self, query: Query) -> tuple[int, ...]:
         """Return the entry numbers of the selected events."""
-        return tuple(number for number, _ in self._iter_sizes(query))
+        return tuple(number for number, _ in self._iter_numbers_and_sizes(query))
 
-    def _iter_sizes(self, query: Query) -> Iterator[tuple[int, int]]:
+    def _iter_numbers_and_sizes(self, query: Query) -> Iterator[tuple[int, int]]:
         """Yield the number and the size of each selected entry; send several requests if `query.ids` is long."""
         if query.ids:
             for part in split_by_length(query.ids, MAX_LIST_CHARACTERS):
@@ -91,13 +91,13 @@ class ClusterJournal:
         is_limited = bool(query.limit)
         page_size = query.limit or self._page_size
         while True:
-            page = self._get(NUMBERS_PATH, replace(query, limit=page_size))["numbers"]
+            page = self._get_json(NUMBERS_PATH, replace(query, limit=page_size))["numbers"]
             yield from ((number, size) for number, size in page)
             if is_limited or len(page) < page_size:
                 return
             query = replace(query, after_seq=max(number for number, _ in page))
 
-    def _get(self, path: str, query: Query) -> Mapping[str, Any]:
+    def _get_json(self, path: str, query: Query) -> Mapping[str, Any]:
         try:
             return self._request(path, query)
         except ApiError as error:

@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the names of the nodes that start with `incomplete`, without those already on the command line."""
-    return _complete(ctx, param, incomplete, _list_nodes)
+    return _complete_names(ctx, param, incomplete, _list_nodes)
 
 
 def complete_maintained_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the names of the nodes in maintenance that start with `incomplete`, without those on the command line."""
-    return _complete(ctx, param, incomplete, _list_maintained_nodes)
+    return _complete_names(ctx, param, incomplete, _list_maintained_nodes)
 
 
 def complete_maintenances(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the names of the NodeMaintenances that start with `incomplete`."""
-    return _complete(ctx, param, incomplete, _list_maintenance_names)
+    return _complete_names(ctx, param, incomplete, _list_maintenance_names)
 
 
-def _complete(
+def _complete_names(
     ctx: click.Context, param: click.Parameter, incomplete: str, list_names: Callable[[Api], Awaitable[Iterable[str]]]
 ) -> list[str]:
     from console.operations.errors import OperationError  # These imports are slow, because of the API client.

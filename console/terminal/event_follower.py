@@ -60,14 +60,14 @@ class EventFollower:
         if rows:
             self._widths = list(map(max, self._widths, measure_columns(rows)))
         self._rows.update(changed)
-        self._settle([entry for entry, _ in found], is_first=is_first)
+        self._forget_settled_events([entry for entry, _ in found], is_first=is_first)
         yield from format_rows(rows, self._widths)
 
     def _is_shown(self, entry: Entry, now: datetime) -> bool:
         is_pending = not (entry.attempts or entry.dead_letter or find_missing_functions(entry, now))
         return self.shows_ticks or not (is_idle_tick(entry, now) or (entry.is_from_tick and is_pending))
 
-    def _settle(self, entries: list[Entry], *, is_first: bool) -> None:
+    def _forget_settled_events(self, entries: list[Entry], *, is_first: bool) -> None:
         """Forget all events before the first one that may still change, so that the next call does not read them."""
         now = self.clock()
         newest = max((entry.arrived for entry in entries), default=None)

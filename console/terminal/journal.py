@@ -37,19 +37,19 @@ MAX_SHOWN_UIDS = 5
 """Maximum number of other uids in the message about an ambiguous name."""
 
 
-def _find_journal(default: str) -> str:
+def _get_journal_location(default: str) -> str:
     return os.environ.get("DATABASE_URL") or os.environ.get("JOURNAL") or default
 
 
 journal_option = click.option(
     "--journal",
-    default=lambda: _find_journal(DEFAULT_FILE),
+    default=lambda: _get_journal_location(DEFAULT_FILE),
     show_default=f"$DATABASE_URL, $JOURNAL, {DEFAULT_FILE}",
     help="The journal: a file, or postgresql://USER@HOST/DATABASE.",
 )
 readable_journal_option = click.option(
     "--journal",
-    default=lambda: _find_journal(DEFAULT_FILE if Path(DEFAULT_FILE).is_file() else CLUSTER),
+    default=lambda: _get_journal_location(DEFAULT_FILE if Path(DEFAULT_FILE).is_file() else CLUSTER),
     show_default=f"$DATABASE_URL, $JOURNAL, {DEFAULT_FILE} if it exists, {CLUSTER}",
     help=f"The journal: a file, postgresql://USER@HOST/DATABASE, or {CLUSTER} to ask the console in the cluster.",
 )
@@ -174,7 +174,7 @@ def select_entries(journal: JournalReader, selection: EventSelection) -> list[En
         raise click.UsageError(
             "no events selected: name their ids with --id, or their object with --maintenance or --run"
         )
-    entries = _deduplicate(journal.select(Query(ids=ids, maintenance=maintenance)))
+    entries = _deduplicate_events(journal.select(Query(ids=ids, maintenance=maintenance)))
     if maintenance:  # Omit events of other clients that contain the object's name without its uid.
         entries = [entry for entry in entries if entry.maintenance]
     missing = set(ids) - {entry.event.get_id() for entry in entries}
@@ -207,7 +207,7 @@ def _find_newest_uid(entries: Sequence[Entry], name_or_uid: str) -> str:
     return newest
 
 
-def _deduplicate(entries: Sequence[Entry]) -> list[Entry]:
+def _deduplicate_events(entries: Sequence[Entry]) -> list[Entry]:
     """Omit each dead letter whose event is also recorded as a regular entry."""
     recorded = {(entry.event.get_source(), entry.event.get_id()) for entry in entries if entry.dead_letter is None}
     return [

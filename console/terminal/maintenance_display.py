@@ -70,7 +70,7 @@ def format_line(maintenance: Maintenance) -> str:
     status = get_status(maintenance)
     pending, blocked = len(status.get("pendingPods") or []), len(status.get("blockedPods") or [])
     progress = f"{get_phase_label(maintenance)} {status.get('drainProgress') or 0}%"
-    reason = _get_error(maintenance) or _summarize_blocked_pods(maintenance)
+    reason = _get_stopping_error(maintenance) or _summarize_blocked_pods(maintenance)
     line = f"{get_node_name(maintenance)} {progress} {pending} pending, {blocked} blocked"
     return f"{line}: {reason}" if reason else line
 
@@ -109,7 +109,7 @@ def render_overview(maintenances: Sequence[Maintenance], now: datetime, *, is_wi
             Text(_truncate_reason(maintenance, MAX_ROW_REASON_CHARACTERS), no_wrap=True, overflow="ellipsis"),
             *(_build_wide_cells(maintenance) if is_wide else ()),
         )
-        if error := _get_error(maintenance):
+        if error := _get_stopping_error(maintenance):
             outcome = ERROR_VERBS[phase]
             errors.append(Text(f"{format_full_name(maintenance)} {outcome}: {error}", "red"))
     return Group(table, *errors)
@@ -119,7 +119,7 @@ def _build_wide_cells(maintenance: Maintenance) -> tuple[Text, Text]:
     return Text(format_full_name(maintenance)), Text(get_requester(maintenance))
 
 
-def _get_error(maintenance: Maintenance) -> str:
+def _get_stopping_error(maintenance: Maintenance) -> str:
     """Return `lastError` of a maintenance that failed, cannot start or cannot continue; "" for any other one."""
     has_stopped = get_phase_label(maintenance) in ERROR_VERBS
     return str(get_status(maintenance).get("lastError") or "") if has_stopped else ""
@@ -206,7 +206,7 @@ def _render_blocked(groups: Iterable[BlockedGroup], now: datetime, *, is_wide: b
     lines = chain.from_iterable(
         _iter_blocked_lines(group, now, len(group.pods) if is_wide else MAX_NAMED_PODS) for group in groups
     )
-    return [Text("BLOCKED", "bold"), *(_indent(line, columns) for columns, line in lines)]
+    return [Text("BLOCKED", "bold"), *(_indent_line(line, columns) for columns, line in lines)]
 
 
 def _iter_blocked_lines(group: BlockedGroup, now: datetime, max_named: int) -> Iterator[tuple[int, str]]:
@@ -225,7 +225,7 @@ def _iter_blocked_lines(group: BlockedGroup, now: datetime, max_named: int) -> I
         yield 4, f"next attempt at {group.retry_after} UTC"
 
 
-def _indent(line: str, columns: int) -> Padding:
+def _indent_line(line: str, columns: int) -> Padding:
     return Padding(Text(line, overflow="fold"), (0, 0, 0, columns), expand=False)
 
 
@@ -248,16 +248,18 @@ def _render_vmi(report: Mapping[str, Any]) -> Iterator[RenderableType]:
     name = f"{report['namespace']}/{report['name']}  {report['phase']}  "
     yield Padding(Text.assemble(name, effect, overflow="fold"), (0, 0, 0, 2), expand=False)
     strategies = f"eviction {report['evictionStrategy'] or '–'}, run strategy {report['runStrategy'] or '–'}"
-    yield _indent(f"{strategies}, {'migratable' if report['migratable'] else 'not migratable: ' + report['unable']}", 4)
+    yield _indent_line(
+        f"{strategies}, {'migratable' if report['migratable'] else 'not migratable: ' + report['unable']}", 4
+    )
     if report["migration"]:
-        yield _indent(f"migration {_format_migration(report['migration'])}", 4)
+        yield _indent_line(f"migration {_format_migration(report['migration'])}", 4)
 
 
 def render_next_steps(steps: Sequence[NextStep]) -> list[RenderableType]:
     """Build the section with the next steps, each command on its own line; return an empty list without steps."""
     if not steps:
         return []
-    lines = (line for step in steps for line in (_indent(f"{step.text}:", 2), _indent(step.command, 4)))
+    lines = (line for step in steps for line in (_indent_line(f"{step.text}:", 2), _indent_line(step.command, 4)))
     return [Text(""), Text("NEXT", "bold"), *lines]
 
 

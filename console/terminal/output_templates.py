@@ -150,7 +150,7 @@ def _build_step(match: re.Match[str]) -> Step:
     name = match["name"] or match["deep"] or match["quoted"]
     key = re.sub(r"\\(.)", r"\1", name) if name else ""
     if match["deep"]:
-        return lambda value: [found for child in _walk(value) for found in _get_children(child, key)]
+        return lambda value: [found for child in _iter_descendants(value) for found in _get_children(child, key)]
     if match["index"]:
         index = int(match["index"])
         return lambda value: value[index:][:1] if isinstance(value, list) and -len(value) <= index else []
@@ -169,11 +169,11 @@ def _get_children(value: Any, key: str) -> list[Any]:
     return [value[key]] if isinstance(value, dict) and key in value else []
 
 
-def _walk(value: Any) -> Iterator[Any]:
+def _iter_descendants(value: Any) -> Iterator[Any]:
     """Yield the value and, recursively, all its children."""
     yield value
     for child in _get_children(value, "*"):
-        yield from _walk(child)
+        yield from _iter_descendants(child)
 
 
 def _build_filter(text: str) -> Step:

@@ -44,8 +44,8 @@ def format_trees(trees: Sequence[Tree]) -> Iterator[str]:
         yield _format_heading(tree, [branch for _, branch in branches])
         if origin := find_origin(branch.entry.event for _, branch in branches).format():
             yield f"  {escape(origin)}"
-        start, slowest = min(branch.entry.arrived for _, branch in branches), _find_slowest(branches)
-        for is_idle, group in groupby(branches, lambda item: _is_idle(item[1])):
+        start, slowest = min(branch.entry.arrived for _, branch in branches), _find_slowest_branch(branches)
+        for is_idle, group in groupby(branches, lambda item: _is_idle_branch(item[1])):
             depths_and_branches = list(group)
             if is_idle and len(depths_and_branches) > 1:
                 yield _format_idle_ticks([branch for _, branch in depths_and_branches], start)
@@ -59,13 +59,13 @@ def is_idle_tick(entry: Entry, now: datetime) -> bool:
     return entry.is_idle_tick and not find_missing_functions(entry, now)
 
 
-def _find_slowest(depths_and_branches: Iterable[tuple[int, Branch]]) -> Branch | None:
+def _find_slowest_branch(depths_and_branches: Iterable[tuple[int, Branch]]) -> Branch | None:
     """Return the branch with the longest delay after its cause; None if fewer than two branches have a delay."""
-    delayed = [branch for _, branch in depths_and_branches if branch.delay_seconds and not _is_idle(branch)]
+    delayed = [branch for _, branch in depths_and_branches if branch.delay_seconds and not _is_idle_branch(branch)]
     return max(delayed, key=lambda branch: branch.delay_seconds or 0.0) if len(delayed) > 1 else None
 
 
-def _is_idle(branch: Branch) -> bool:
+def _is_idle_branch(branch: Branch) -> bool:
     return branch.entry.is_idle_tick and not (branch.effects or branch.missing_functions or branch.dead_letters)
 
 

@@ -47,11 +47,11 @@ def register_audit(app: Flask, context: ConsoleContext) -> None:
     def write_lines(response: Response) -> Response:
         if "outcomes_written_later" in g:
             return response
-        if actions := _limit_refused_actions(_parse_actions(), response):
+        if actions := _limit_refused_actions(_parse_requested_actions(), response):
             caller_fields = _describe_caller(context)
             outcome = ActionOutcome("", response.status_code, getattr(g, "refusal", ""))
             for action_fields in actions:
-                _write_line({**action_fields, **caller_fields, **_build_outcome_fields(outcome)})
+                _write_audit_line({**action_fields, **caller_fields, **_build_outcome_fields(outcome)})
         return response
 
     app.after_request(write_lines)
@@ -84,7 +84,7 @@ def create_outcome_writer(context: ConsoleContext) -> Callable[[ActionOutcome], 
     g.outcomes_written_later = True
 
     def write_outcome(outcome: ActionOutcome) -> None:
-        _write_line(
+        _write_audit_line(
             {
                 "action": action,
                 NAME_FIELD_OF_ACTION[action]: outcome.name[:MAX_VALUE_CHARACTERS],
@@ -108,7 +108,7 @@ def set_refusal_reason(message: str) -> None:
     g.refusal = message
 
 
-def _parse_actions() -> list[dict[str, str]]:
+def _parse_requested_actions() -> list[dict[str, str]]:
     """Return the log fields of each requested action; return [] if the request changes nothing."""
     endpoint = request.endpoint or ""
     if request.method == "POST" and endpoint == "replay":
@@ -157,5 +157,5 @@ def _build_outcome_fields(outcome: ActionOutcome) -> dict[str, Any]:
     return {**fields, **({"error": outcome.error} if outcome.error else {})}
 
 
-def _write_line(fields: Mapping[str, Any]) -> None:
+def _write_audit_line(fields: Mapping[str, Any]) -> None:
     log.info("%s %s", fields["action"], fields["outcome"], extra={"fields": dict(fields)})

@@ -224,7 +224,7 @@ class ClusterWatcher:
     async def _wait_for_group_change(self, groups: list[ApiGroup]) -> None:
         while await list_served_groups(self._client.api) == groups:
             if all(health.is_healthy for health in self._stream_health):
-                self._mark_current()
+                self._mark_confirmed()
             self._update_staleness()
             await asyncio.sleep(CRD_CHECK_SECONDS)
 
@@ -246,7 +246,7 @@ class ClusterWatcher:
                     if change.change_type == "SYNCED":
                         unsynced.discard(stream_index)
                         if not unsynced:
-                            self._mark_current()
+                            self._mark_confirmed()
                     elif stream_index > 0:
                         _apply_maintenance_change(maintenances, change)
                     elif not _apply_node_change(nodes, change):
@@ -257,7 +257,7 @@ class ClusterWatcher:
     def _set_error(self, error: ApiError) -> None:
         self._error = error
 
-    def _mark_current(self) -> None:
+    def _mark_confirmed(self) -> None:
         """Record that the state was confirmed just now."""
         self._confirmed_clock, self._confirmed_at = self._clock(), datetime.now(timezone.utc)
 

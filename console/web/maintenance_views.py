@@ -106,12 +106,12 @@ class MaintenanceViews:
         outcomes = self._context.client.run(
             act_on_nodes(names, partial(act_on_node, actor), create_outcome_writer(self._context))
         )
-        return _build_response(action, outcomes)
+        return _build_outcomes_response(action, outcomes)
 
     def _render_confirmation(self, action: str, names: list[str]) -> AnyResponse:
         """Render the confirmation dialog, which lists the affected nodes, and the excluded nodes with the reasons."""
         state, user = self._context.read_state()
-        refusals = {name: refusal for name in names if (refusal := _find_refusal(state, action, name))}
+        refusals = {name: refusal for name in names if (refusal := _find_action_refusal(state, action, name))}
         offered = [name for name in names if name not in refusals]
         previews = self._preview_nodes(offered[:MAX_PREVIEWED_NODES]) if action == START else {}
         refusals |= {name: item.refusal for name, item in previews.items() if item.refusal}
@@ -233,7 +233,7 @@ async def act_on_nodes(
 
     async def act_on_one(name: str) -> ActionOutcome:
         async with semaphore:
-            outcome = await _get_outcome(name, act_on_node(name))
+            outcome = await _await_outcome(name, act_on_node(name))
         on_outcome(outcome)
         return outcome
 
@@ -248,7 +248,7 @@ async def _get_warnings_or_error(name: str, call: Awaitable[list[str]]) -> list[
         return [f'cannot preview the maintenance of node "{name}": {error.message}']
 
 
-async def _get_outcome(name: str, call: Awaitable[None]) -> ActionOutcome:
+async def _await_outcome(name: str, call: Awaitable[None]) -> ActionOutcome:
     """Await `call` and return its outcome for one node; an error must not stop the processing of other nodes."""
     try:
         await call
@@ -259,7 +259,7 @@ async def _get_outcome(name: str, call: Awaitable[None]) -> ActionOutcome:
     return ActionOutcome(name, HTTPStatus.OK)
 
 
-def _find_refusal(state: ClusterState, action: str, name: str) -> Refusal | None:
+def _find_action_refusal(state: ClusterState, action: str, name: str) -> Refusal | None:
     """Return the refusal if the action is not possible for the node in the console's current state, else None.
 
     The API server makes the final decision.
@@ -275,7 +275,7 @@ def _find_refusal(state: ClusterState, action: str, name: str) -> Refusal | None
     return Refusal(HTTPStatus.CONFLICT, row.note or fallback, f"see kubectl maintenance status {name}")
 
 
-def _build_response(action: str, outcomes: Iterable[ActionOutcome]) -> AnyResponse:
+def _build_outcomes_response(action: str, outcomes: Iterable[ActionOutcome]) -> AnyResponse:
     """Build the response: a redirect or a message if the action succeeded for all nodes, else a page with the failures.
 
     If the action failed for all nodes, the response has the HTTP status of the first failure.

@@ -203,7 +203,7 @@ async def _read_namespace(
         result.errors.append(_log_read_error(f'the certificates in namespace "{namespace}"', error))
         result.unread_namespaces.append(namespace)
         return ()
-    await _record_notices(context.api, snapshot.skipped_notices)
+    await _record_events(context.api, snapshot.skipped_notices)
     return snapshot.states
 
 
@@ -242,16 +242,16 @@ class Renewal:
         try:
             for _ in range(MAX_READS - 1):
                 with suppress(Conflict, NotFound):
-                    return await self._make_changes()
-                if not await self._reload():
+                    return await self._send_due_writes()
+                if not await self._reload_state():
                     return None
-            await self._make_changes()
+            await self._send_due_writes()
         except ApiError as error:
             await self._report_failure(error)
 
-    async def _make_changes(self) -> None:
+    async def _send_due_writes(self) -> None:
         """Send all writes that are due. Raises `Conflict` or `NotFound` if another client changed an object first."""
-        await _record_notices(self._api, _build_notices(self.state, self._clock()))
+        await _record_events(self._api, _build_problem_events(self.state, self._clock()))
         applied = set[tuple[str, tuple[str, str]]]()
         while write := plan_next_write(self.state, self._clock(), self._propagation_delay):
             if (write.reason, write.target) in applied:
@@ -263,7 +263,7 @@ class Renewal:
             if write.reason == CA_ACTIVATED:
                 applied.clear()  # After the activation of the new CA, an object may need the same write again.
             applied.add((write.reason, write.target))
-            await self._apply_write(write)
+            await self._send_write(write)
             if self._api.is_dry_run:
                 return  # A dry run stores no object, so a later write cannot depend on this one.
 
@@ -271,7 +271,7 @@ class Renewal:
         injected_at = INJECTED_AT.get((self.state.namespace, *target), -inf)
         return self._is_tick or time.monotonic() - injected_at > INJECTION_COOLDOWN_SECONDS
 
-    async def _reload(self) -> bool:
+    async def _reload_state(self) -> bool:
         """Read the component's latest state; return False if the component no longer has any objects.
 
         The function reads only the known CA injection targets again. Listing all of them may take too long for this
@@ -286,7 +286,7 @@ class Renewal:
         self.state = replace(latest or before, unwritable=before.unwritable)
         return latest is not None
 
-    async def _apply_write(self, write: Write) -> None:
+    async def _send_write(self, write: Write) -> None:
         """Send a write and apply the response to the state; after an error of this object alone, exclude the object.
 
         Raises any other `ApiError`, which ends the pass for this component.
@@ -329,7 +329,7 @@ class Renewal:
             pair, message = component_state.get_current_key_pair(secret), EVENT_MESSAGES[write.reason]
             serial_text = f", serial {key_pairs.format_serial(pair.parsed_certificate)}" if pair else ""
             notice = build_notice(namespace, write.target, RENEWED_REASON, f"{message}{serial_text}")
-            await _record_notices(self._api, [notice])
+            await _record_events(self._api, [notice])
 
     async def _exclude_object(self, target: tuple[str, str], error: ApiError) -> None:
         """Exclude an object whose write failed, so that the pass continues with the component's other objects."""
@@ -338,7 +338,7 @@ class Renewal:
         FAILURES.labels(self.state.component.name).inc()
         message = f'cannot write {target[0]} "{target[1]}": {error.message}'
         log.error("certificates: %s", message)
-        await self._record_failure(message)
+        await self._record_failure_event(message)
 
     async def _report_failure(self, error: ApiError) -> None:
         """Report an error that ended the pass for this component."""
@@ -349,15 +349,15 @@ class Renewal:
         log.error("cannot renew certificates: %s", error.message, extra={"fields": fields})
         # Transient errors are usually resolved before an administrator reads the Event.
         if not isinstance(error, Conflict | NotFound | Unavailable):
-            await self._record_failure(error.message)
+            await self._record_failure_event(error.message)
 
-    async def _record_failure(self, message: str) -> None:
+    async def _record_failure_event(self, message: str) -> None:
         target = ("ConfigMap", self.state.component.bundle_configmap_name)
         notice = build_notice(self.state.namespace, target, NOT_RENEWED_REASON, message)
-        await _record_notices(self._api, [notice])
+        await _record_events(self._api, [notice])
 
 
-async def _record_notices(api: Api, notices: Iterable[EventNotice]) -> None:
+async def _record_events(api: Api, notices: Iterable[EventNotice]) -> None:
     """Record the Events, for at most `EVENT_TIMEOUT_SECONDS`, so that slow Events do not delay the renewals."""
     try:
         await asyncio.wait_for(EVENT_RECORDER.record(api, notices), EVENT_TIMEOUT_SECONDS)
@@ -365,7 +365,7 @@ async def _record_notices(api: Api, notices: Iterable[EventNotice]) -> None:
         log.warning("cannot record Events: no response in time")
 
 
-def _build_notices(state: ComponentState, now: datetime) -> Iterator[EventNotice]:
+def _build_problem_events(state: ComponentState, now: datetime) -> Iterator[EventNotice]:
     """Build an Event for each problem with the component's Secrets that an administrator must fix."""
     annotation = objects.DNS_NAMES_ANNOTATION
     for server in state.server_secrets:

@@ -71,12 +71,12 @@ class Position(NamedTuple):
     Attributes:
         page: The continue token of the page of nodes, "" for the first page.
         first_node: The name of the first node to label on the page, "" to label the whole page.
-        round_trigger: The HyperConverged generation that started the relabelling of all nodes, "" if unknown.
+        trigger_generation: The HyperConverged generation that started the relabelling of all nodes, "" if unknown.
     """
 
     page: str = ""
     first_node: str = ""
-    round_trigger: str = ""
+    trigger_generation: str = ""
 
 
 class LabelSnapshot(NamedTuple):
@@ -122,7 +122,7 @@ def label_cpu(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]
         return []
     named_nodes = [node for node in snapshot.page.nodes if node["metadata"]["name"] in snapshot.capability_input.nodes]
     _record_problems(filter(None, map(node_patch.find_skip_problem, named_nodes)), client)
-    result = client.run(_patch_page(client.api, snapshot, position.first_node))
+    result = client.run(_patch_nodes_of_page(client.api, snapshot, position.first_node))
     if result.patched_count:
         log.info("labelled %s with CPU models and features", format_count(result.patched_count, "node"))
     _report_unknown_nodes(event, snapshot.capability_input, client)
@@ -131,22 +131,24 @@ def label_cpu(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]
         if not result.patched_count:
             return []
     elif event.get_type() != events.LABELS_DUE:
-        position = position._replace(round_trigger=_format_generation(snapshot.hyperconverged))
+        position = position._replace(trigger_generation=_format_generation(snapshot.hyperconverged))
     if next_data := _build_next_position(position, snapshot.page, result):
-        return [_build_labels_due(event, {**next_data, "began": position.round_trigger})]
+        return [_build_labels_due(event, {**next_data, "began": position.trigger_generation})]
     if not is_tick:
-        _finish_round(event, result, position.round_trigger, client)
+        _finish_relabelling(event, result, position.trigger_generation, client)
     return []
 
 
-def _finish_round(event: BaseCloudEvent, result: LabelResult, round_trigger: str, client: SyncClient) -> None:
+def _finish_relabelling(
+    event: BaseCloudEvent, result: LabelResult, trigger_generation: str, client: SyncClient
+) -> None:
     """Store the HyperConverged generation that the finished relabelling applied. Raises `Retry` if nodes remain.
 
     The generation is stored only at the end. If a reply is lost, the redelivered event therefore repeats the
     relabelling. The generation is not stored either if the HyperConverged's own event leaves nodes unpatched.
     """
-    if round_trigger and not (result.next_node and _get_kind(event) == hyperconverged.KIND):
-        LAST_TRIGGERS[client] = round_trigger
+    if trigger_generation and not (result.next_node and _get_kind(event) == hyperconverged.KIND):
+        LAST_TRIGGERS[client] = trigger_generation
     if result.next_node:
         raise Retry(result.error)
 
@@ -251,14 +253,14 @@ def _get_kind(event: BaseCloudEvent) -> str:
     return str(event.get_extension("kind") or "")
 
 
-async def _patch_page(api: Api, snapshot: LabelSnapshot, first_node: str) -> LabelResult:
+async def _patch_nodes_of_page(api: Api, snapshot: LabelSnapshot, first_node: str) -> LabelResult:
     """Patch the nodes of a page whose labels are outdated, in concurrent batches, until the deadline has passed.
 
     A rejected patch is logged; it neither stops the other patches nor triggers another pass. The nodes of a page are
     ordered by name; an earlier pass has patched those before `first_node`.
     """
     nodes = [node for node in snapshot.page.nodes if node["metadata"]["name"] >= first_node]
-    differing = [node for node in nodes if _build_patch(node, snapshot)]
+    differing = [node for node in nodes if _build_label_patch(node, snapshot)]
     outcomes: list[bool | str] = []
     for start in range(0, len(differing), BATCH_SIZE):
         if start and not has_seconds_left(MIN_BATCH_SECONDS):
@@ -283,7 +285,7 @@ async def _patch_node(api: Api, node: Object, snapshot: LabelSnapshot) -> bool |
     name = node["metadata"]["name"]
     try:
         current_node = await lookup.read_node(api, name) if snapshot.page.is_outdated else node
-        operations = _build_patch(current_node, snapshot) if current_node else []
+        operations = _build_label_patch(current_node, snapshot) if current_node else []
         if operations:
             await api.patch(build_node_path(name), operations, JSON_PATCH)
         return bool(operations)
@@ -297,5 +299,5 @@ async def _patch_node(api: Api, node: Object, snapshot: LabelSnapshot) -> bool |
     return failure.message if isinstance(failure, Unavailable) else False
 
 
-def _build_patch(node: Node, snapshot: LabelSnapshot) -> list[Object]:
+def _build_label_patch(node: Node, snapshot: LabelSnapshot) -> list[Object]:
     return node_patch.build_node_patch(node, snapshot.capability_input, snapshot.settings)

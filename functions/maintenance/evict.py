@@ -224,9 +224,9 @@ class EvictionPass:
             self.options,
             lambda item: is_tick or not was_blocked(item, self.maintenance),
         )
-        return self._escalate(replace(plan, blocked=[*plan.blocked, *backing_off]), pods)
+        return self._add_escalation_deletions(replace(plan, blocked=[*plan.blocked, *backing_off]), pods)
 
-    def _escalate(self, plan: EvictionPlan, pods: ClassifiedPods) -> EvictionPlan:
+    def _add_escalation_deletions(self, plan: EvictionPlan, pods: ClassifiedPods) -> EvictionPlan:
         """Add the deletions of the current escalation step to the plan, based only on what this pass has read."""
         step = escalation.find_current_step(self.maintenance)
         if step is None:
@@ -264,19 +264,19 @@ class EvictionPass:
         leaving = [pod for pod in pods.leaving if get_uid(pod) not in gone_uids]
         data = build_evicted_data(outcome, pods.version, pods.budgets.resource_version)
         has_progressed = bool(outcome.evicted or outcome.in_flight or needs_another_pass)
-        if self._is_from_tick() and not has_progressed and self._is_reported(data, leaving):
+        if self._is_from_resync() and not has_progressed and self._is_already_reported(data, leaving):
             return []
         data |= self._build_snapshot(leaving)
         return self._build_reply(events.PODS_EVICTED, data, flags=("more",) if needs_another_pass else ())
 
-    def _is_from_tick(self) -> bool:
+    def _is_from_resync(self) -> bool:
         """Return whether `resync` has emitted the event, so that other events of the maintenance are rarely in flight.
 
         If another event is in flight and changes the status, a later resync corrects the status.
         """
         return self.event.get_source() == events.RESYNC_SOURCE and not extensions.is_replay(self.event)
 
-    def _is_reported(self, data: Object, leaving: Sequence[Pod]) -> bool:
+    def _is_already_reported(self, data: Object, leaving: Sequence[Pod]) -> bool:
         """Return whether the status already reports this `pods.evicted` data and these remaining pods."""
         snapshot = NodeSnapshot(is_cordoned_and_tainted=True, leaving=leaving, is_unreachable=is_unreachable(self.node))
         status_input = StatusInput(data["error"], data["blocked"])

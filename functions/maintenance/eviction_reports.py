@@ -136,10 +136,10 @@ def parse_blocked_pods(event: BaseCloudEvent) -> list[Object] | None:
         return None
     if not isinstance(blocked, list):
         raise BadEvent("data.blocked is not a list")
-    return [_parse_pod(pod) for pod in blocked]
+    return [_parse_blocked_pod(pod) for pod in blocked]
 
 
-def _parse_pod(pod: Any) -> Object:
+def _parse_blocked_pod(pod: Any) -> Object:
     if not isinstance(pod, dict):
         raise BadEvent("data.blocked contains an item that is not an object")
     for name, is_valid in FIELD_CHECKS.items():
@@ -153,7 +153,7 @@ def parse_snapshot(event: BaseCloudEvent) -> StepSnapshot | None:
     version, leaving = parse_resource_version(event, "maintenanceVersion"), require_data(event).get("left")
     if not version:
         return None
-    if not isinstance(leaving, list | None) or not all(map(_is_valid_pod, leaving or [])):
+    if not isinstance(leaving, list | None) or not all(map(_is_valid_remaining_pod, leaving or [])):
         raise BadEvent("data.left is not a list of pods")
     return StepSnapshot(
         version,
@@ -163,7 +163,7 @@ def parse_snapshot(event: BaseCloudEvent) -> StepSnapshot | None:
     )
 
 
-def _is_valid_pod(pod: Any) -> bool:
+def _is_valid_remaining_pod(pod: Any) -> bool:
     """Return whether all fields of the remaining pod `pod` that the status reports are valid."""
     if not isinstance(pod, dict) or not all(is_nonempty_string(pod.get(name)) for name in ("namespace", "name")):
         return False

@@ -140,7 +140,7 @@ async def _read_snapshot(api: Api) -> ResyncSnapshot:
     items = sort_by_age(item for items in maintenances_by_group for item in items or [])
     return ResyncSnapshot(
         items,
-        _index_by_node(_get_name, nodes),
+        _index_by_node(_get_object_name, nodes),
         _index_by_node(leases.parse_node_name, leases_or_error),
         is_complete=all(items is not None for items in maintenances_by_group),
     )
@@ -158,7 +158,7 @@ def _index_by_node(
     return {name: item for item in result.items if (name := get_node_name(item))}
 
 
-def _get_name(node: Object) -> str:
+def _get_object_name(node: Object) -> str:
     return str(node["metadata"]["name"])
 
 
@@ -170,11 +170,11 @@ async def _find_waiting_maintenances(
     unlabelled = [item for item, due in dues if due is RequiredRead.NODE]
     closed = [item for item, due in dues if due is RequiredRead.PODS]
     reads = [
-        _find_due_event_after(_read_node, Observation(item, snapshot, now), api)
+        _read_and_find_due_event(_read_node, Observation(item, snapshot, now), api)
         for item in rotations.unlabelled.take(unlabelled, MAX_READS_PER_TICK)
     ]
     reads += [
-        _find_due_event_after(_read_pods, Observation(item, snapshot, now), api)
+        _read_and_find_due_event(_read_pods, Observation(item, snapshot, now), api)
         for item in _select_for_pod_read(closed, rotations)
     ]
     outcomes = await gather_all(*reads)
@@ -203,7 +203,7 @@ async def _read_pods(observation: Observation, api: Api) -> Observation:
     )
 
 
-async def _find_due_event_after(
+async def _read_and_find_due_event(
     read: Callable[[Observation, Api], Awaitable[Observation]], observation: Observation, api: Api
 ) -> tuple[Object, DueEvent]:
     """Call `read`, and return the maintenance with its due event; an error must not stop the other reads."""

@@ -98,8 +98,8 @@ def _write_status(update: StatusUpdate, client: SyncClient) -> list[BaseCloudEve
         patch = _build_patch(maintenance, update, client)
         if not patch:
             return []
-        step = _find_new_step(maintenance, patch["status"])
-        if step and step != recorded_step and not _record_step(maintenance, step, client):
+        step = _find_new_escalation_step(maintenance, patch["status"])
+        if step and step != recorded_step and not _record_escalation_step(maintenance, step, client):
             update = update._replace(status_input=replace(update.status_input, due_step=None))
             continue
         recorded_step = step
@@ -112,22 +112,22 @@ def _write_status(update: StatusUpdate, client: SyncClient) -> list[BaseCloudEve
         if not extensions.is_replay(event):
             metrics.observe_status_write(maintenance, patch["status"], datetime.now(timezone.utc))
         _record_changes(maintenance, patch["status"], client)
-        return [_build_escalated(event, maintenance, step)] if step else []
+        return [_build_drain_escalated(event, maintenance, step)] if step else []
     raise Retry("other clients keep changing the status")
 
 
-def _find_new_step(maintenance: m.Maintenance, status: Object) -> EscalationStep | None:
+def _find_new_escalation_step(maintenance: m.Maintenance, status: Object) -> EscalationStep | None:
     """Return the escalation step that begins with this status change, or None."""
     return find_current_step({**maintenance, "status": status}) if status.get("escalation") else None
 
 
-def _record_step(maintenance: m.Maintenance, step: EscalationStep, client: SyncClient) -> bool:
+def _record_escalation_step(maintenance: m.Maintenance, step: EscalationStep, client: SyncClient) -> bool:
     """Record the Kubernetes Events about the escalation step, and return whether all of them were recorded."""
     notices = build_step_notices(maintenance, step)
     return len(client.run(EVENT_RECORDER.record(client.api, notices))) == len(notices)
 
 
-def _build_escalated(event: BaseCloudEvent, maintenance: m.Maintenance, step: EscalationStep) -> BaseCloudEvent:
+def _build_drain_escalated(event: BaseCloudEvent, maintenance: m.Maintenance, step: EscalationStep) -> BaseCloudEvent:
     """Log the escalation step, and build `drain.escalated`."""
     log_about(f"the drain escalates to {step.action}", maintenance, after=step.after)
     reference, node = events.ObjectReference.from_object(maintenance), m.get_node_name(maintenance)
@@ -148,17 +148,17 @@ def build_status_input(event: BaseCloudEvent) -> StatusInput:
         is_lease_renewal_error=step == "begin",
         is_begin_error=step == "begin" and not ("begun" in data or "leaseErrors" in data),
         is_waiting=bool(data.get("waits")),
-        lease_error_count=_parse_lease_errors(event),
-        due_step=_parse_due_step(data) if event.get_type() == events.DRAIN_OVERDUE else None,
+        lease_error_count=_parse_lease_error_count(event),
+        due_step=_parse_due_escalation_step(data) if event.get_type() == events.DRAIN_OVERDUE else None,
     )
 
 
-def _parse_due_step(data: Mapping[str, object]) -> dict[str, object]:
+def _parse_due_escalation_step(data: Mapping[str, object]) -> dict[str, object]:
     """Return the escalation step in the data of `drain.overdue`, in the format of `spec.drain.escalation`."""
     return {name: data.get(name) for name in ("action", "after")}
 
 
-def _parse_lease_errors(event: BaseCloudEvent) -> int | None:
+def _parse_lease_error_count(event: BaseCloudEvent) -> int | None:
     """Return the number of consecutive failed Lease renewals, 0 after a success; None if the event has no number."""
     count = 0 if event.get_type() == events.MAINTENANCE_BEGUN else require_data(event).get("leaseErrors")
     return count if isinstance(count, int) else None
@@ -171,7 +171,7 @@ def _build_patch(maintenance: m.Maintenance, update: StatusUpdate, client: SyncC
     still contain deleted pods.
     """
     now = datetime.now(timezone.utc)
-    snapshot = _read_state(maintenance, update, client)
+    snapshot = _read_node_snapshot(maintenance, update, client)
     patch = build_status_patch(maintenance, snapshot, update.status_input, now)
     if patch and m.get_phase(maintenance) == m.SUCCEEDED and patch["status"].get("phase") == m.RUNNING:
         current_pods = client.run(list_pods_on_node(client.api, m.get_node_name(maintenance))).items
@@ -179,7 +179,7 @@ def _build_patch(maintenance: m.Maintenance, update: StatusUpdate, client: SyncC
     return patch
 
 
-def _read_state(maintenance: m.Maintenance, update: StatusUpdate, client: SyncClient) -> NodeSnapshot:
+def _read_node_snapshot(maintenance: m.Maintenance, update: StatusUpdate, client: SyncClient) -> NodeSnapshot:
     """Return the state of the node; read only the objects that the event does not describe reliably.
 
     If the event contains a valid snapshot with remaining pods, nothing is read. If only the cordon is certain, the pods

@@ -82,7 +82,7 @@ def patch_pools(
         PoolPatch(pool, build_claim_patch(pool, uid), build_patch(pool)) for pool in pools_by_name.values() if pool
     ]
     errors = _write_patches([patch for patch in patches if patch.claim or patch.change], event, client, last_pool)
-    listed = [patch for patch in patches if _is_settled(errors.get(patch.name))]
+    listed = [patch for patch in patches if _needs_no_retry(errors.get(patch.name))]
     return PoolChanges(
         patched=[patch.name for patch in listed if patch.change],
         reclaimed=[patch.name for patch in listed if patch.claim],
@@ -91,7 +91,7 @@ def patch_pools(
     )
 
 
-def _is_settled(error: ApiError | None) -> bool:
+def _needs_no_retry(error: ApiError | None) -> bool:
     """Return whether the patch was sent or postponed without an error, or was rejected, so that no retry is needed."""
     return error is None or isinstance(error, (Denied, Rejected))
 
@@ -113,7 +113,7 @@ def _write_patches(
             continue
         try:
             if patch.claim:
-                _check_claim(patch.pool, event, client)
+                _check_claim_allowed(patch.pool, event, client)
             has_more_pools = patch.name != last_pool and has_several_targets
             patch_pool(patch.pool, [*patch.claim, *patch.change], client, has_more_pools=has_more_pools)
         except ApiError as error:
@@ -121,7 +121,7 @@ def _write_patches(
     return errors
 
 
-def _check_claim(pool: Object, event: BaseCloudEvent, client: SyncClient) -> None:
+def _check_claim_allowed(pool: Object, event: BaseCloudEvent, client: SyncClient) -> None:
     """Raise `Denied` if the event's run may not claim this pool again.
 
     The run must be active and still need its pools, and no other active run may claim the pool. The runs are listed

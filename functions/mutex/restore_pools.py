@@ -91,7 +91,7 @@ def restore_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
     if errors and run_record.is_active(run):
         write_status(run, client, {"record": run_record.build_restored_change(get_record(run), names, utc_now())})
     raise_first_error(errors)
-    _finish_run(run, client)
+    _record_finished_run(run, client)
     log_about("restored all pools and nodes of the run", run)
     return [events.build_event(events.RUN_RESTORED, "restore-pools", ObjectReference.from_object(run), cause=event)]
 
@@ -234,7 +234,7 @@ def _restore_orphaned_pools(orphaned_pools: list[Object], runs: list[Object], cl
     raise_first_error(errors)
 
 
-def _finish_run(run: Object, client: SyncClient) -> None:
+def _record_finished_run(run: Object, client: SyncClient) -> None:
     """Record that the run is finished, clear the condition of an earlier failed restore, and remove the finalizer."""
     updated = (
         [Condition(UPDATED_CONDITION, True, "UpdateSucceeded")]

@@ -70,7 +70,7 @@ def _continue_node(active_run: ActiveRun, node: Object, event: BaseCloudEvent, c
     In a halted run, the function only checks an existing Job.
     """
     due_job = active_run.due_job
-    if due_job and _get_entry(active_run, due_job).get("name"):
+    if due_job and _get_job_entry(active_run, due_job).get("name"):
         return _check_job(active_run, due_job, node, event, client)
     if active_run.is_halted:
         return []
@@ -90,12 +90,12 @@ def _check_job(
     active_run: ActiveRun, due_job: DueJob, node: Object, event: BaseCloudEvent, client: SyncClient
 ) -> Replies:
     """Record the result of a finished Job; if the Job has completed, continue with the next Job, else halt the run."""
-    name, job = _get_entry(active_run, due_job)["name"], _read_recorded_job(active_run, due_job, client)
+    name, job = _get_job_entry(active_run, due_job)["name"], _read_recorded_job(active_run, due_job, client)
     outcome = jobs.get_outcome(job)
     if outcome is JobOutcome.RUNNING:
         return []
     if outcome is not JobOutcome.COMPLETE:
-        return _halt_run(active_run, due_job, name, jobs.format_failure(job), event, client)
+        return _halt_run_after_job(active_run, due_job, name, jobs.format_failure(job), event, client)
     log_about(f'Job "{name}" of rule {due_job.rule} is complete for node "{active_run.current_node}"', active_run.run)
     message = f"{active_run.position}: the Jobs of rule {due_job.rule} are complete"
     result = {"result": JobOutcome.COMPLETE.value, "endedAt": format_time(utc_now())}
@@ -123,9 +123,9 @@ def _create_job(
             raise  # A concurrent ResourceQuota update caused the conflict, or the Job's TTL has just expired.
         if not jobs.is_same_job(job, body):
             message = f'Job "{name}" already exists and does not belong to this run: delete it, and retry'
-            return _halt_run(active_run, due_job, "", message, event, client)
+            return _halt_run_after_job(active_run, due_job, "", message, event, client)
     except (Denied, Rejected, NotFound) as error:
-        return _halt_run(active_run, due_job, "", error.message, event, client)
+        return _halt_run_after_job(active_run, due_job, "", error.message, event, client)
     _record_job(active_run, due_job, job, client)
     return []
 
@@ -137,7 +137,7 @@ def _drop_missing_node(active_run: ActiveRun, event: BaseCloudEvent, client: Syn
     a running Job, so that the Job's end triggers the step again.
     """
     due_job = active_run.due_job
-    is_recorded = due_job is not None and bool(_get_entry(active_run, due_job).get("name"))
+    is_recorded = due_job is not None and bool(_get_job_entry(active_run, due_job).get("name"))
     read_job = _read_recorded_job if is_recorded else _read_unrecorded_job
     job = read_job(active_run, due_job, client) if due_job else None
     if due_job is None or job is None or jobs.get_outcome(job) is not JobOutcome.RUNNING:
@@ -149,7 +149,7 @@ def _drop_missing_node(active_run: ActiveRun, event: BaseCloudEvent, client: Syn
 
 def _read_recorded_job(active_run: ActiveRun, due_job: DueJob, client: SyncClient) -> Object | None:
     """Read the recorded Job; return None if it was deleted, or recreated with the same name."""
-    entry = _get_entry(active_run, due_job)
+    entry = _get_job_entry(active_run, due_job)
     job = client.run(lookup.get_job_or_none(client.api, entry["namespace"], entry["name"]))
     return job if job is not None and job["metadata"]["uid"] == entry["uid"] else None
 
@@ -164,13 +164,13 @@ def _read_unrecorded_job(active_run: ActiveRun, due_job: DueJob, client: SyncCli
     return job if job is not None and jobs.is_same_job(job, body) else None
 
 
-def _get_entry(active_run: ActiveRun, due_job: DueJob) -> Mapping[str, Any]:
+def _get_job_entry(active_run: ActiveRun, due_job: DueJob) -> Mapping[str, Any]:
     """Return the Job's entry in the run's record, or {} before the Job is created."""
     return run_record.get_job_entry(active_run.record, active_run.current_node, due_job)
 
 
 def _get_attempt_number(active_run: ActiveRun, due_job: DueJob) -> int:
-    return int(_get_entry(active_run, due_job).get("attempt") or 1)
+    return int(_get_job_entry(active_run, due_job).get("attempt") or 1)
 
 
 def _build_job(active_run: ActiveRun, due_job: DueJob, node: Object) -> Object:
@@ -195,7 +195,7 @@ def _build_job_change(active_run: ActiveRun, due_job: DueJob, entry: Object) -> 
     return {"nodes": {active_run.current_node: {"jobs": {jobs.format_job_key(*due_job): entry}}}}
 
 
-def _halt_run(
+def _halt_run_after_job(
     active_run: ActiveRun, due_job: DueJob, job_name: str, error: str, event: BaseCloudEvent, client: SyncClient
 ) -> Replies:
     """Halt the run because a Job failed, was deleted or could not be created."""

@@ -79,26 +79,26 @@ def publish_conditions(event: BaseCloudEvent, client: SyncClient) -> list[BaseCl
     if not is_active_install(client):
         return []
     if event.get_type() == events.TICK:
-        client.run(_publish_on_all_nodes(client.api))
+        client.run(_publish_conditions_of_all_nodes(client.api))
     elif name := _parse_node_name(event):
-        updated = [require_data(event)] if event.get_type() == events.RESOURCE_UPDATED else []
-        _publish_on_node(name, updated, client)
+        updated_maintenances = [require_data(event)] if event.get_type() == events.RESOURCE_UPDATED else []
+        _publish_node_conditions(name, updated_maintenances, client)
     return []
 
 
-def _publish_on_node(name: str, updated: list[Maintenance], client: SyncClient) -> None:
+def _publish_node_conditions(name: str, updated_maintenances: list[Maintenance], client: SyncClient) -> None:
     """Update the conditions of one node, unless the node does not exist.
 
-    If the conditions already match the `updated` maintenance, the function does not list all maintenances. Most status
-    writes during a drain change no condition.
+    If the conditions already match one of `updated_maintenances`, the function does not list all maintenances, because
+    most status writes during a drain change no condition.
     """
 
     def plan_patch() -> tuple[None, Object]:
         # Read the node first: if its maintenance ends after that, `restore` changes the node and the patch is rejected.
         node = client.run(get_or_none(client.api.get(build_node_path(name))))
-        if node is None or (updated and not _build_patch(node, updated)):
+        if node is None or (updated_maintenances and not _try_build_conditions_patch(node, updated_maintenances)):
             return None, {}
-        return None, _build_patch(node, client.run(list_maintenances(client.api, name)))
+        return None, _try_build_conditions_patch(node, client.run(list_maintenances(client.api, name)))
 
     try:
         patch_node(name, plan_patch, client, subresource=STATUS_SUBRESOURCE, content_type=STRATEGIC_MERGE_PATCH)
@@ -106,7 +106,7 @@ def _publish_on_node(name: str, updated: list[Maintenance], client: SyncClient) 
         return  # The node was deleted after it had been read.
 
 
-async def _publish_on_all_nodes(api: Api) -> None:
+async def _publish_conditions_of_all_nodes(api: Api) -> None:
     """Patch at most `MAX_PATCHES_PER_TICK` nodes whose conditions are outdated.
 
     Raises `ApiError` if a list request fails, because the function would otherwise mistake a maintenance that is
@@ -119,10 +119,10 @@ async def _publish_on_all_nodes(api: Api) -> None:
         by_node[get_node_name(item)].append(item)
     unlabelled = await _read_unlabelled_nodes(api, labelled.items, maintenances)
     nodes = {node["metadata"]["name"]: node for node in (*labelled.items, *unlabelled)}
-    patches = {name: _build_patch(node, by_node[name]) for name, node in nodes.items()}
+    patches = {name: _try_build_conditions_patch(node, by_node[name]) for name, node in nodes.items()}
     due = PATCH_ROTATION.take((nodes[name] for name, patch in patches.items() if patch), MAX_PATCHES_PER_TICK)
     due_names = [node["metadata"]["name"] for node in due]
-    await gather_all(*(_try_patch(name, patches[name], api) for name in due_names))
+    await gather_all(*(_try_patch_node_status(name, patches[name], api) for name in due_names))
 
 
 async def _read_unlabelled_nodes(
@@ -136,10 +136,10 @@ async def _read_unlabelled_nodes(
     named = {get_node_name(item): dict(item) for item in maintenances if is_candidate(item)}
     unlabelled = [item for name, item in named.items() if name and name not in labelled_names]
     chosen = READ_ROTATION.take(unlabelled, MAX_READS_PER_TICK)
-    return [node for node in await gather_all(*(_try_read(get_node_name(item), api) for item in chosen)) if node]
+    return [node for node in await gather_all(*(_try_read_node(get_node_name(item), api) for item in chosen)) if node]
 
 
-async def _try_read(name: str, api: Api) -> Object | None:
+async def _try_read_node(name: str, api: Api) -> Object | None:
     """Return the node, or None if it does not exist or the request fails; a later PingSource event reads it again."""
     try:
         return await get_or_none(api.get(build_node_path(name)))
@@ -148,7 +148,7 @@ async def _try_read(name: str, api: Api) -> Object | None:
         return None
 
 
-def _build_patch(node: Node, maintenances: Iterable[Maintenance]) -> Object:
+def _try_build_conditions_patch(node: Node, maintenances: Iterable[Maintenance]) -> Object:
     """Return the patch of the node's conditions; for a malformed object, log the error and return an empty patch."""
     try:
         return build_conditions_patch(node, select_maintenance(maintenances, node), datetime.now(timezone.utc))
@@ -157,7 +157,7 @@ def _build_patch(node: Node, maintenances: Iterable[Maintenance]) -> Object:
         return {}
 
 
-async def _try_patch(name: str, patch: Object, api: Api) -> None:
+async def _try_patch_node_status(name: str, patch: Object, api: Api) -> None:
     """Patch the node's status; log an API error, because a later PingSource event retries the patch."""
     try:
         await api.patch(f"{build_node_path(name)}{STATUS_SUBRESOURCE}", patch, STRATEGIC_MERGE_PATCH)

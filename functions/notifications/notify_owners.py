@@ -111,7 +111,7 @@ def _build_work_key(event: BaseCloudEvent) -> WorkKey:
     if event.get_type() == events.TICK:
         return WorkKey("announcements", "all maintenances")
     uid = str(get_metadata(event).get("uid"))
-    is_relevant = _is_relevant(require_data(event), Settings.from_environment(os.environ))
+    is_relevant = _may_need_announcement(require_data(event), Settings.from_environment(os.environ))
     # At most one such event waits in the queue, so that a slow receiver does not block all threads. The next PingSource
     # event handles the maintenances of the coalesced events.
     return WorkKey("announcements", "update") if is_relevant else WorkKey(f"maintenance {uid}")
@@ -134,7 +134,7 @@ def notify_owners(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEv
     if event.get_type() == events.TICK:
         if is_active_install(client):
             _run_pass(client.run(list_maintenances(client.api)), "", event, settings, client)
-    elif _is_relevant(require_data(event), settings) and is_active_install(client):
+    elif _may_need_announcement(require_data(event), settings) and is_active_install(client):
         uid, name = get_metadata(event)["uid"], encode_path_segment(get_metadata(event)["name"])
         path = f"{get_group(require_data(event)).path}/{name}"
         current = client.run(get_or_none(client.api.get(path)))
@@ -143,16 +143,18 @@ def notify_owners(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEv
     return []
 
 
-def _is_relevant(maintenance: Maintenance, settings: Settings) -> bool:
+def _may_need_announcement(maintenance: Maintenance, settings: Settings) -> bool:
     """Return whether the NodeMaintenance in an event may need an announcement or a notification."""
     metadata = maintenance.get("metadata")
     if not isinstance(metadata, dict) or not all(isinstance(metadata.get(name), str) for name in ("name", "uid")):
         return False
     is_known_group = isinstance(maintenance.get("apiVersion"), str) and maintenance["apiVersion"] in GROUPS
-    return is_known_group and (OPEN_ANNOUNCEMENTS.may_contain(metadata["uid"]) or _needs_records(maintenance, settings))
+    return is_known_group and (
+        OPEN_ANNOUNCEMENTS.may_contain(metadata["uid"]) or _needs_announcement(maintenance, settings)
+    )
 
 
-def _needs_records(maintenance: Maintenance, settings: Settings) -> bool:
+def _needs_announcement(maintenance: Maintenance, settings: Settings) -> bool:
     """Return whether the drain has been blocked long enough to announce it, or has ended recently and must be notified.
 
     Returns False for a malformed NodeMaintenance.
@@ -193,11 +195,11 @@ class NotificationPass:
         chosen = BLOCKAGE_ROTATION.rotate(new, lambda item: f"{item.uid} {item.key}")[:MAX_ANNOUNCEMENTS]
         ended = RECORD_ROTATION.rotate(over, lambda item: " ".join(item.blockage_id))[:MAX_ANNOUNCEMENTS]
         await gather_all(
-            *(self._try(self._announce_blockage, item) for item in chosen),
-            *(self._try(self._announce_end, item) for item in ended),
+            *(self._try_action(self._announce_blockage, item) for item in chosen),
+            *(self._try_action(self._announce_blockage_end, item) for item in ended),
         )
 
-    async def _try(self, action: Callable[[T], Awaitable[None]], item: T) -> None:
+    async def _try_action(self, action: Callable[[T], Awaitable[None]], item: T) -> None:
         """Call `action` with `item`; log and store its error, so that the pass continues with other items."""
         try:
             await action(item)
@@ -212,14 +214,14 @@ class NotificationPass:
         if await self._write_record(record, message):
             await self._create_owner_events(record, message)
 
-    async def _announce_end(self, record: AnnouncementRecord) -> None:
+    async def _announce_blockage_end(self, record: AnnouncementRecord) -> None:
         """Write the Events about the end of a blockage, and then its record; a retry does not duplicate the Events."""
         message = describe_end(record)
         await self._create_owner_events(record, message)
         await self._write_record(record, message)
 
     async def _create_owner_events(self, record: AnnouncementRecord, message: str) -> None:
-        await gather_all(*(self._try_create(item) for item in build_owner_events(record, message, self.now)))
+        await gather_all(*(self._try_create_event(item) for item in build_owner_events(record, message, self.now)))
 
     async def _write_record(self, record: AnnouncementRecord, message: str) -> bool:
         """Write the record of an announcement or notification, and return whether it is new."""
@@ -231,7 +233,7 @@ class NotificationPass:
         self.records.add(record)
         return is_new
 
-    async def _try_create(self, event: Object) -> None:
+    async def _try_create_event(self, event: Object) -> None:
         """Create an Event for a workload's owner unless it exists; an API error is only logged."""
         try:
             await _create_event(self.api, event)
@@ -242,19 +244,19 @@ class NotificationPass:
 
     async def notify_all(self, maintenances: Iterable[Maintenance], blockages: list[Blockage]) -> None:
         """Send the due notifications, and record each notification that its receiver accepts."""
-        due = [item for maintenance in maintenances for item in self._find_due(maintenance, blockages)]
+        due = [item for maintenance in maintenances for item in self._find_due_notifications(maintenance, blockages)]
         chosen = NOTIFICATION_ROTATION.rotate(due, lambda item: item.id)[:MAX_NOTIFICATIONS]
         self.has_more = len(due) > len(chosen)
         problems = [find_url_problem(get_url(item.maintenance), self.settings.origins) for item in chosen]
         refused = [(item, problem) for item, problem in zip(chosen, problems, strict=True) if problem]
-        await EVENT_RECORDER.record(self.api, (_build_refusal(*item) for item in refused))
+        await EVENT_RECORDER.record(self.api, (_build_url_refusal_event(*item) for item in refused))
         permitted = [item for item, problem in zip(chosen, problems, strict=True) if not problem]
         if not permitted:
             return
         async with open_session() as session:
-            await gather_all(*(self._try(partial(self._send, session), item) for item in permitted))
+            await gather_all(*(self._try_action(partial(self._send_notification, session), item) for item in permitted))
 
-    def _find_due(self, maintenance: Maintenance, blockages: list[Blockage]) -> list[Notification]:
+    def _find_due_notifications(self, maintenance: Maintenance, blockages: list[Blockage]) -> list[Notification]:
         """Return the maintenance's due notifications; for a malformed object, log the error and return []."""
         if not get_url(maintenance):
             return []
@@ -265,7 +267,7 @@ class NotificationPass:
             log.warning("cannot derive the notifications of a maintenance: %r", error)
             return []
 
-    async def _send(self, session: aiohttp.ClientSession, notification: Notification) -> None:
+    async def _send_notification(self, session: aiohttp.ClientSession, notification: Notification) -> None:
         """Send a notification, and record it immediately after the response, without waiting for other receivers."""
         await send(session, notification, self.settings)
         maintenance = notification.maintenance
@@ -283,7 +285,7 @@ def _run_pass(
     `uid` is the uid of a single maintenance, or "" if `maintenances` contains all maintenances. Raises `Retry` after
     the pass if an announcement or a notification failed.
     """
-    if not (OPEN_ANNOUNCEMENTS.may_contain(uid) or any(_needs_records(item, settings) for item in maintenances)):
+    if not (OPEN_ANNOUNCEMENTS.may_contain(uid) or any(_needs_announcement(item, settings) for item in maintenances)):
         return
     current = NotificationPass(
         client.api,
@@ -303,7 +305,7 @@ def _run_pass(
         raise Retry(_format_error(current.errors[0]))
 
 
-def _build_refusal(notification: Notification, problem: str) -> EventNotice:
+def _build_url_refusal_event(notification: Notification, problem: str) -> EventNotice:
     """Build the Event which reports that the maintenance's `spec.notify.url` is not permitted."""
     return EventNotice(build_reference(notification.maintenance), REFUSED_REASON, problem)
 

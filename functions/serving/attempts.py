@@ -261,7 +261,7 @@ class Publisher:
     def _publish_all(self, session: Session) -> None:
         """Publish until both queues are empty or the flush timeout of `close` has expired."""
         while self._attempts:
-            if not self._publish_attempts(session, self._take_batch()):
+            if not self._publish_attempts(session, self._dequeue_batch()):
                 break  # The process is ending.
         while dead_letters := self._dead_letters.take(1):
             status = self._post_until_answered(session, dead_letters[0])
@@ -271,7 +271,7 @@ class Publisher:
             if not status:
                 return
 
-    def _take_batch(self) -> list[Attempt]:
+    def _dequeue_batch(self) -> list[Attempt]:
         """Dequeue at most `MAX_ATTEMPTS_PER_EVENT` attempts, the oldest first."""
         return [finished.build_attempt() for finished in self._attempts.take(MAX_ATTEMPTS_PER_EVENT)]
 

@@ -149,7 +149,7 @@ def protect(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
         _record_unknown_strategies(vmis, client)
     if writer.unanswered and not changed:
         raise Retry(f"no response to writes: {', '.join(writer.unanswered[:MAX_NAMED_PATHS])}")
-    return [reply for node in sorted(changed) for reply in _build_wait_changed(event, node, client)]
+    return [reply for node in sorted(changed) for reply in _build_wait_changed_events(event, node, client)]
 
 
 def _run_tasks(tasks: list[BudgetTask], writer: BudgetWriter) -> set[str]:
@@ -222,11 +222,11 @@ def _protect_vmi(
     """Create or update the VMI's budget; return the nodes on which the wait reason of its pod has changed."""
     nodes = _update_budget(vmi, budget, wait, client, writer) if budget else _create_budget(vmi, wait, client, writer)
     if nodes and wait is not None and wait.reason in WARNING_REASONS:
-        writer.try_write(build_events_path(get_key(vmi)[0]), partial(_record_wait, vmi, wait, client))
+        writer.try_write(build_events_path(get_key(vmi)[0]), partial(_record_wait_reason, vmi, wait, client))
     return nodes
 
 
-def _record_wait(vmi: Resource, wait: Wait, client: SyncClient) -> None:
+def _record_wait_reason(vmi: Resource, wait: Wait, client: SyncClient) -> None:
     """Record a Warning Event that reports what the VMI waits for; the VMI's budget reports the same reason."""
     message = f'node "{wait.node}" is being drained: {wait.message}'
     notice = EventNotice.from_object(vmi, API_VERSION, VMI_KIND, wait.reason, message)
@@ -274,7 +274,7 @@ def _annotate_budget(budget: Budget, wait: Wait | None, client: SyncClient, writ
     return {wait.node if wait else "", budgets.get_annotated_node(budget)} - {""}
 
 
-def _build_wait_changed(cause: BaseCloudEvent, node: str, client: SyncClient) -> list[BaseCloudEvent]:
+def _build_wait_changed_events(cause: BaseCloudEvent, node: str, client: SyncClient) -> list[BaseCloudEvent]:
     """Return `virt_launchers.wait_changed` if a NodeMaintenance holds the node, so that `evict` starts a pass."""
     maintenance = client.run(lookup.find_maintenance_of_node(client.api, node))
     if maintenance is None:
