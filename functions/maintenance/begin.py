@@ -66,8 +66,8 @@ def build_begin_failed(step: str, event: BaseCloudEvent, error: str) -> list[Bas
 def begin(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Make the maintenance the holder of its node's Lease (NMO-11, 16, 19, 20, 22, 23).
 
-    If another client has removed the finalizer, the owner reference or the pod counts, the step writes the missing
-    fields again, with the pod counts from the status. Raises `Failed` if the maintenance cannot begin.
+    If another client has removed the finalizer, the owner reference or the pod counts, the step writes them again; it
+    takes the pod counts from the status. Raises `Failed` if the maintenance cannot begin.
     """
     maintenance = read_maintenance(event, client)
     if maintenance is None:

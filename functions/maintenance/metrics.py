@@ -1,7 +1,7 @@
 """Metrics of drains and of all maintenances, exposed at `/metrics` and listed in docs/reference.md.
 
-To limit the cardinality on large clusters, only the gauges for blocked pods have the labels `node` and `budget`, and
-only the gauge for drain deadlines has the label `node`.
+To limit the cardinality on large clusters, only two kinds of gauges have labels for single objects. The gauges for
+blocked pods have the labels `node` and `budget`; the gauge for drain deadlines has the label `node`.
 """
 
 from __future__ import annotations

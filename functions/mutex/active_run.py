@@ -175,8 +175,8 @@ def read_active_run(event: BaseCloudEvent, client: SyncClient) -> ActiveRun | No
 def read_repairable_run(event: BaseCloudEvent, client: SyncClient, field: str) -> ActiveRun | None:
     """Return the event's active run, or None if no run is active, or if it is halted and `field` is not recorded yet.
 
-    `field` is the field of the record that the calling step writes. In a halted run, a step does no new work, but it
-    repeats its work if another client has undone it, because the nodes still wait for their Jobs (MUT-47).
+    `field` is the field of the record that the calling step writes. In a halted run, a step does no new work. However,
+    it repeats work that another client has undone, because the nodes still wait for their Jobs (MUT-47).
     """
     active_run = read_active_run(event, client)
     return active_run if active_run and (active_run.record.get(field) or not active_run.is_halted) else None

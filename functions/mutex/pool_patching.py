@@ -141,8 +141,8 @@ def patch_pool(pool: Object, patch: list[Object], client: SyncClient, *, has_mor
 
     If `has_more_pools` is true, the request may use half of the remaining time, so that a hanging webhook leaves enough
     time for the other pools. Otherwise the request may use all but `RECORD_RESERVE_SECONDS`. Raises `Unavailable` after
-    that time. The API server may still apply the patch, but only if the pool has not changed since it was read, and the
-    next attempt reads the pool again.
+    that time. The API server may still apply the patch, unless another client has changed the pool. The next attempt
+    therefore reads the pool again.
     """
     if not patch:
         return pool
