@@ -80,7 +80,7 @@ class CommandGroup(click.Group):
         except OperationError as error:
             message, exit_status = str(error), error.exit_status
         except click.UsageError:
-            raise  # Click itself formats usage errors.
+            raise  # Click itself prints usage errors.
         except click.ClickException as error:
             message, exit_status = error.message, error.exit_code
         except KeyboardInterrupt:

@@ -59,7 +59,7 @@ def record(event: BaseCloudEvent, _client: SyncClient) -> list[BaseCloudEvent]:
 
 
 def _store_event(event: BaseCloudEvent, arrived_at: datetime) -> None:
-    # The first call opens the journal.
+    # The first call of `get_journal` opens the journal.
     with JOURNAL_OPENING.hold(JOURNAL_OPEN_TIMEOUT_SECONDS, contended_timeout=JOURNAL_OPEN_TIMEOUT_SECONDS):
         journal, pruner = get_journal(), _get_pruner()
     if event.get_type() == events.ATTEMPTS_MADE:

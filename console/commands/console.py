@@ -122,7 +122,7 @@ def console(
       kubectl maintenance console --listen 127.0.0.1:8090 --journal .cluster/product/journal.db
     """
     with explain_missing_module():
-        from console.web.server import Settings, serve  # This import takes about 500 ms.
+        from console.web.server import Settings, serve  # Importing this module takes 500 ms.
 
     authenticating_proxy = _build_proxy(**proxy)
     is_local = _is_loopback_address(listen)

@@ -148,7 +148,7 @@ def redrive(
         results = []
         for result in redrive_all(items, broker_url, opened_journal):
             results.append(result)
-            print_note(f"{_format_event(result.item.dead_letter)}  {_format_outcome(result)}", output)
+            print_note(f"{_format_dead_letter(result.item.dead_letter)}  {_format_outcome(result)}", output)
     print_note(f"{sum(not result.failed for result in results)} of {len(results)} redriven", output)
     show_json({"redriven": [_build_result_fields(result) for result in results]}, output)
     if any(result.failed for result in results):
@@ -167,7 +167,7 @@ def _confirm_and_discard(
     user = client.run(whoami(client.api))
     if dead_letters and not is_confirmed:
         for entry in dead_letters:
-            print_note(_format_event(entry), output)
+            print_note(_format_dead_letter(entry), output)
         confirm(f"Discard {format_count(len(dead_letters), 'dead letter')}?", "use --yes")
     discarded = discard_all(dead_letters, user, journal)
     print_note(f"{format_count(len(discarded), 'dead letter')} discarded by {user}", output)
@@ -176,7 +176,9 @@ def _confirm_and_discard(
 
 def _confirm_redrive(items: Sequence[RedriveItem], output: str) -> None:
     for item in items:
-        print_note(f"{_format_event(item.dead_letter)}{'' if item.problem else f' at {item.function_url}'}", output)
+        print_note(
+            f"{_format_dead_letter(item.dead_letter)}{'' if item.problem else f' at {item.function_url}'}", output
+        )
     confirm(f"Redrive {format_count(len(items), 'dead letter')}?", "use --yes")
 
 
@@ -192,7 +194,7 @@ def _build_result_fields(result: RedriveResult) -> dict[str, Any]:
     }
 
 
-def _format_event(dead_letter: Entry) -> str:
+def _format_dead_letter(dead_letter: Entry) -> str:
     """Return the dead letter's event id, event type and failed function as one line."""
     event, function = dead_letter.event, find_failed_function(dead_letter) or "unknown function"
     return f"{event.get_id()}  {shorten_type(event.get_type())}  ─▶ {function}"

@@ -99,7 +99,7 @@ async def _read_state(api: Api, name: str) -> Object:
 
 async def _watch_state(api: Api, name: str, output: str) -> None:
     full_name = format_full_name(await upgrade_runs.get_run(api, name)) if name else ""
-    with show_live(_render_state, _format_lines, output) as show_state:
+    with show_live(_render_state, _format_run_lines, output) as show_state:
         async with aclosing(upgrade_runs.watch_runs(api)) as states:
             async for runs in states:
                 reports = [build_report(run) for run in runs if full_name in ("", format_full_name(run))]
@@ -111,13 +111,13 @@ def _render_state(state: Object) -> RenderableType:
     return _render_overview(escaped["runs"], now) if "runs" in escaped else _render_details(escaped, now)
 
 
-def _format_lines(state: Object) -> str:
+def _format_run_lines(state: Object) -> str:
     """Return one line of plain text for each run, for a pipe: name, step, node, and what the run waits for."""
     escaped = escape_all(state)
-    return "\n".join(map(_format_line, escaped.get("runs", [escaped]))) or "No MutexRunConfigs found."
+    return "\n".join(map(_format_run_line, escaped.get("runs", [escaped]))) or "No MutexRunConfigs found."
 
 
-def _format_line(run: Object) -> str:
+def _format_run_line(run: Object) -> str:
     words = [f"{run['namespace']}/{run['name']}", run["step"], run["progress"]]
     return " ".join(filter(None, words)) + (f": {run['waits']['what']}" if run["waits"] else "")
 
@@ -154,7 +154,7 @@ def _render_current_step(run: Object) -> Text:
 def _format_wait(run: Object, now: datetime) -> str:
     wait = run["waits"]
     since = f" (since {format_age(wait['since'], now)})" if wait["since"] else ""
-    remedy = f"\n{wait['remedy']}" if wait["remedy"] else ""  # On its own line, the command is easy to copy.
+    remedy = f"\n{wait['remedy']}" if wait["remedy"] else ""  # A command on its own line is easy to copy.
     return f"for: {wait['what']}{since}{remedy}"
 
 

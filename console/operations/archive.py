@@ -44,7 +44,7 @@ DROPPED_KEYS = (
     "managedFields",
     "kubectl.kubernetes.io/last-applied-configuration",
     "kapp.k14s.io/original",
-    "objectset.rio.cattle.io/applied",  # a compressed copy
+    "objectset.rio.cattle.io/applied",  # This annotation contains a compressed copy of the object.
     "banzaicloud.com/last-applied",
 )
 REDACTED_KEYS = (

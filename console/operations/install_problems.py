@@ -190,13 +190,13 @@ def format_problems(problems: Iterable[Problem]) -> list[str]:
     names_by_problem: dict[tuple[str, str], list[str]] = {}
     for problem in problems:
         names_by_problem.setdefault((problem.kind, problem.message), []).append(problem.name)
-    lines = [_format_group(kind, names, message) for (kind, message), names in names_by_problem.items()]
+    lines = [_format_problem_group(kind, names, message) for (kind, message), names in names_by_problem.items()]
     omitted = sum(map(len, [*names_by_problem.values()][MAX_WARNINGS:]))
     note = f"{format_count(omitted, 'other object')} of the install {'is' if omitted == 1 else 'are'} not ready"
     return [*lines[:MAX_WARNINGS], *([note] if omitted else [])]
 
 
-def _format_group(kind: str, names: Sequence[str], message: str) -> str:
+def _format_problem_group(kind: str, names: Sequence[str], message: str) -> str:
     state = "available" if kind == DEPLOYMENT else "ready"
     if len(names) == 1:
         return f"{kind} {names[0]} is not {state}: {message}"

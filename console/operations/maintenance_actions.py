@@ -253,7 +253,7 @@ async def _follow_group(api: Api, group: ApiGroup, node: str | None) -> AsyncGen
     If the CRD comes from another product, it may not support the field selector `spec.nodeName`. The generator then
     watches all objects, and skips those of other nodes.
     """
-    fields = "" if node is None else build_node_name_selector(node)  # `spec.nodeName` in every API group
+    fields = "" if node is None else build_node_name_selector(node)  # All API groups have the field `spec.nodeName`.
     try:
         async with aclosing(follow(api, group.path, field_selector=fields)) as changes:
             async for change in changes:

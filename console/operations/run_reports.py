@@ -117,7 +117,7 @@ def _build_node_report(run: Resource, name: str) -> Object:
     record = get_record(run)
     node = record["nodes"][name]
     is_current = run_record.is_active(run) and name == run_record.get_current_node(record)
-    if is_current and record.get("editedAt"):  # Before the pools are edited, all nodes wait.
+    if is_current and record.get("editedAt"):  # Until the run has edited the pools, all nodes wait.
         state = run_record.compute_stage(run).value
     else:
         state = NODE_UPGRADED if node.get("cleanedAt") else NODE_GONE if node.get("droppedAt") else NODE_WAITING

@@ -48,13 +48,13 @@ def find_versions(workloads: Iterable[Object]) -> list[str]:
     versions = set()
     for workload in workloads:
         label = (workload["metadata"].get("labels") or {}).get(VERSION_LABEL)
-        for text in [label] if label else map(_get_tag, group_by_image([workload])):
+        for text in [label] if label else map(_parse_image_tag, group_by_image([workload])):
             if VERSION_PATTERN.fullmatch(text):
                 versions.add(text.removeprefix("v"))
     return sorted(versions)
 
 
-def _get_tag(image: str) -> str:
+def _parse_image_tag(image: str) -> str:
     """Return the tag of an image reference, or "" if it has no tag; a colon before the last slash precedes a port."""
     return image.partition("@")[0].rpartition("/")[2].partition(":")[2]
 

@@ -91,7 +91,7 @@ async def wait_until_drained(
 
 async def _follow_drains(api: Api, drains: AwaitedDrains, output: str) -> None:
     """Show the progress of the drains, and return as soon as no drain is pending."""
-    from console.terminal.maintenance_display import format_line, render_awaited_maintenances  # slow import
+    from console.terminal.maintenance_display import format_line, render_awaited_maintenances  # This import is slow.
 
     display: AbstractContextManager[Callable[[list[Object]], None]] = (
         show_live(

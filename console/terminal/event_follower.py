@@ -47,7 +47,7 @@ class EventFollower:
 
         A tick without recorded attempts is not yielded yet, because only its attempts show whether it was idle.
         """
-        is_first = not self._widths  # The headings always have widths.
+        is_first = not self._widths  # The first call sets the column widths.
         query = self.query if is_first else replace(self.query, after_seq=self._settled_seq, limit=0, keep_newest=False)
         now = datetime.now(timezone.utc)
         found = [(entry, build_row(entry, now)) for entry in map(strip_data, self.journal.iter_entries(query))]

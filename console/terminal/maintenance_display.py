@@ -238,11 +238,11 @@ def render_vmis(reports: Sequence[Mapping[str, Any]], read_error: str) -> list[R
         return [Text(""), Text(read_error, "red")]
     if not reports:
         return []
-    parts = (part for report in reports for part in _render_vmi(report))
+    parts = (part for report in reports for part in _render_vmi_report(report))
     return [Text(""), Text("VIRTUAL MACHINES", "bold"), *parts]
 
 
-def _render_vmi(report: Mapping[str, Any]) -> Iterator[RenderableType]:
+def _render_vmi_report(report: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Yield the drain's effect on a virtual machine and, on indented lines, its strategies and its migration."""
     effect = Text.assemble((report["drain"], DRAIN_EFFECT_COLORS[report["drain"]]), f": {report['why']}")
     name = f"{report['namespace']}/{report['name']}  {report['phase']}  "

@@ -183,7 +183,9 @@ async def _list_node_names(api: Api, selector: str) -> list[str]:
         response = await api.list(NODES_PATH, label_selector=selector, accept=METADATA_ONLY)
     except Rejected as error:
         raise click.BadParameter(error.message, param_hint="--selector") from None
-    return sorted(node["metadata"]["name"] for node in response["items"] or [])  # null if no node matches
+    return sorted(
+        node["metadata"]["name"] for node in response["items"] or []
+    )  # The items are null if no node matches.
 
 
 async def _check_arguments_after_switches(api: Api, names: Iterable[str]) -> None:

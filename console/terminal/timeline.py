@@ -112,7 +112,7 @@ def _format_branch(depth: int, branch: Branch, start: datetime, *, is_slowest: b
         else _format_missing_attempt(name)
         for name in branch.missing_functions
     ]
-    attempts = [*_format_failure(branch.entry), *map(_format_attempt, branch.attempts)]
+    attempts = [*_format_reported_failure(branch.entry), *map(_format_attempt, branch.attempts)]
     marks = [click.style("longest delay", bold=True)] if is_slowest else []
     outcomes = [*attempts, *missing, *map(_format_dead_letter, branch.dead_letters), *marks]
     start_columns = f"{offset:+9.3f} s  {event_type:{TYPE_WIDTH}} {_format_delay(branch):>{DELAY_WIDTH}}"
@@ -130,7 +130,7 @@ def _format_delay(branch: Branch) -> str:
     return f"{text} after {escape(shorten_type(cause))}" if cause else text
 
 
-def _format_failure(entry: Entry) -> Iterator[str]:
+def _format_reported_failure(entry: Entry) -> Iterator[str]:
     """Yield the failed step and its error if the event reports a failure."""
     if entry.failure_reason:
         yield click.style(escape(entry.failure_reason), fg="red")
@@ -190,7 +190,7 @@ def build_row(entry: Entry, now: datetime) -> Row:
     else:
         attempts = [_format_attempt(attempt) for attempt in entry.attempts if not attempt.replay]
         outcomes = [
-            *_format_failure(entry),
+            *_format_reported_failure(entry),
             *attempts,
             *map(_format_missing_attempt, find_missing_functions(entry, now)),
         ]

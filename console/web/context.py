@@ -50,11 +50,11 @@ class Availability:
         """
         with self._lock:
             if time.monotonic() >= self._expires_at:
-                self._client.run(self._refresh())
+                self._client.run(self._refresh_results())
                 self._expires_at = time.monotonic() + AVAILABILITY_TTL_SECONDS
             return self._results[name]
 
-    async def _refresh(self) -> None:
+    async def _refresh_results(self) -> None:
         """Start the checks unless earlier ones are still running; wait for them at most `AVAILABILITY_WAIT_SECONDS`."""
         running = [task for task in self._tasks if not task.done()]
         self._tasks = running or [asyncio.create_task(self._run_check(name)) for name in self._checks]

@@ -98,10 +98,10 @@ def build_token_check(client: SyncClient, clock: Callable[[], float] = time.mono
     """Build a version of `check_token` that caches accepted tokens for at most `ACCEPTANCE_SECONDS`."""
 
     @lru_cache(MAX_ACCEPTED_TOKENS)  # The cache does not store calls that raise an error.
-    def check_in_period(token: str, _period: int) -> None:
+    def check_token_in_period(token: str, _period: int) -> None:
         check_token(client, token)
 
-    return lambda token: check_in_period(token, int(clock() // ACCEPTANCE_SECONDS))
+    return lambda token: check_token_in_period(token, int(clock() // ACCEPTANCE_SECONDS))
 
 
 def check_token(client: SyncClient, token: str) -> None:

@@ -152,11 +152,11 @@ class MaintenanceViews:
     async def _preview_node(self, caller: Caller, name: str) -> NodePreview:
         """Preview the creation of a maintenance for one node; report a failed request as a warning."""
         try:
-            return NodePreview(await _get_warnings_or_error(name, self._list_warnings(caller, name)))
+            return NodePreview(await _get_warnings_or_error(name, self._list_creation_warnings(caller, name)))
         except Refusal as refusal:
             return NodePreview(refusal=refusal)
 
-    async def _list_warnings(self, caller: Caller, name: str) -> list[str]:
+    async def _list_creation_warnings(self, caller: Caller, name: str) -> list[str]:
         await caller.require(list_start_rights(self._context.watcher.get_state(0).groups))
         return await maintenance_actions.preview_creation(await caller.get_api(), NEW_MAINTENANCE_GROUP, name)
 

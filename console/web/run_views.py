@@ -54,7 +54,7 @@ class RunViews:
 
     def run(self, namespace: str, name: str) -> str:
         """Render the details of one MutexRunConfig."""
-        run, user = self._read_run(namespace, name)
+        run, user = self._read_run_and_user_name(namespace, name)
         return render_template("run.html", user=user, **_build_details(run))
 
     def run_status(self, namespace: str, name: str) -> Response:
@@ -63,7 +63,7 @@ class RunViews:
         The response triggers the client-side event `moved`, on which the page reloads the timeline.
         """
         try:
-            run, _ = self._read_run(namespace, name)
+            run, _ = self._read_run_and_user_name(namespace, name)
         except Unavailable:
             # The page keeps its content and polls again.
             return build_unchanged_response(self._context.watcher)
@@ -76,10 +76,10 @@ class RunViews:
 
     def run_timeline(self, namespace: str, name: str) -> str:
         """Render the timeline of all recorded events of the MutexRunConfig."""
-        run, user = self._read_run(namespace, name)
+        run, user = self._read_run_and_user_name(namespace, name)
         return render_timeline(self._context.journal, run["metadata"]["uid"], user=user, name=name, of="run")
 
-    def _read_run(self, namespace: str, name: str) -> tuple[Object, str]:
+    def _read_run_and_user_name(self, namespace: str, name: str) -> tuple[Object, str]:
         """Return the MutexRunConfig and the caller's user name. Raises `Refusal` (404) if it does not exist."""
         api, user = self._context.get_api_and_user_name([LIST_RUNS])
         return self._context.client.run(upgrade_runs.get_run(api, f"{namespace}/{name}")), user

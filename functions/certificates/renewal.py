@@ -247,7 +247,7 @@ class Renewal:
                     return None
             await self._send_due_writes()
         except ApiError as error:
-            await self._report_failure(error)
+            await self._report_pass_failure(error)
 
     async def _send_due_writes(self) -> None:
         """Send all writes that are due. Raises `Conflict` or `NotFound` if another client changed an object first."""
@@ -256,7 +256,7 @@ class Renewal:
         while write := plan_next_write(self.state, self._clock(), self._propagation_delay):
             if (write.reason, write.target) in applied:
                 message = "the stored object differs from what was written: check for a webhook that changes it"
-                await self._exclude_object(write.target, Rejected(0, message))
+                await self._exclude_unwritable_object(write.target, Rejected(0, message))
                 continue
             if write.reason == BUNDLE_INJECTED and not self._may_inject_bundle(write.target):
                 return
@@ -296,20 +296,20 @@ class Renewal:
             written = await asyncio.wait_for(send(write.path, write.body), self._write_timeouts[kind])
         except asyncio.TimeoutError:  # The write may still succeed; the next pass reads the result.
             self._write_timeouts[kind] /= 2
-            await self._exclude_object(write.target, Unavailable(0, "no response in time"))
+            await self._exclude_unwritable_object(write.target, Unavailable(0, "no response in time"))
         except (Denied, Rejected) as error:
-            await self._exclude_object(write.target, error)
+            await self._exclude_unwritable_object(write.target, error)
         except Unavailable as error:
             if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise  # After a missing response or a 429, writes to other objects would fail as well.
-            await self._exclude_object(write.target, error)  # A 5xx error may be specific to this object.
+            await self._exclude_unwritable_object(write.target, error)  # A 5xx error may be specific to this object.
         except Conflict:
             if not write.is_create or write.target not in self._conflicting:
                 self._conflicting.add(write.target)
                 raise
             label = f"{COMPONENT_LABEL}={self.state.component.name}"
             message = f"it already exists without the label {label}: add the label, or delete the {kind}"
-            await self._exclude_object(write.target, Rejected(HTTPStatus.CONFLICT, message))
+            await self._exclude_unwritable_object(write.target, Rejected(HTTPStatus.CONFLICT, message))
         else:
             self.state = apply_response(self.state, write, written)
             if not self._api.is_dry_run:
@@ -331,7 +331,7 @@ class Renewal:
             notice = build_notice(namespace, write.target, RENEWED_REASON, f"{message}{serial_text}")
             await _record_events(self._api, [notice])
 
-    async def _exclude_object(self, target: tuple[str, str], error: ApiError) -> None:
+    async def _exclude_unwritable_object(self, target: tuple[str, str], error: ApiError) -> None:
         """Exclude an object whose write failed, so that the pass continues with the component's other objects."""
         self.errors.append(error)
         self.state = replace(self.state, unwritable=self.state.unwritable | {target})
@@ -340,7 +340,7 @@ class Renewal:
         log.error("certificates: %s", message)
         await self._record_failure_event(message)
 
-    async def _report_failure(self, error: ApiError) -> None:
+    async def _report_pass_failure(self, error: ApiError) -> None:
         """Report an error that ended the pass for this component."""
         self.errors.append(error)
         component, namespace = self.state.component.name, self.state.namespace

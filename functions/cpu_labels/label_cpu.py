@@ -147,7 +147,7 @@ def _finish_relabelling(
     The generation is stored only at the end. If a reply is lost, the redelivered event therefore repeats the
     relabelling. The generation is not stored either if the HyperConverged's own event leaves nodes unpatched.
     """
-    if trigger_generation and not (result.next_node and _get_kind(event) == hyperconverged.KIND):
+    if trigger_generation and not (result.next_node and _get_event_kind(event) == hyperconverged.KIND):
         LAST_TRIGGERS[client] = trigger_generation
     if result.next_node:
         raise Retry(result.error)
@@ -173,7 +173,7 @@ def _read_snapshot(event: BaseCloudEvent, page_token: str, client: SyncClient) -
             log.info(PASSIVE_MESSAGE)
         return None
     selected, problems = hyperconverged.select_hyperconverged(hyperconvergeds)
-    if _get_kind(event) == hyperconverged.KIND and LAST_TRIGGERS.get(client) == _format_generation(selected):
+    if _get_event_kind(event) == hyperconverged.KIND and LAST_TRIGGERS.get(client) == _format_generation(selected):
         return None  # Only the HyperConverged's status has changed since the last relabelling of all nodes.
     capability_input, settings = capabilities.parse_capabilities(configmaps), hyperconverged.parse_settings(selected)
     problems += capability_input.problems
@@ -192,7 +192,7 @@ def _record_problems(problems: Iterable[Problem], client: SyncClient) -> None:
 
 def _report_unknown_nodes(event: BaseCloudEvent, capability_input: CapabilityInput, client: SyncClient) -> None:
     """Record an Event for each nonexistent node that a ConfigMap names, if a changed ConfigMap triggered the pass."""
-    if _get_kind(event) != "ConfigMap":
+    if _get_event_kind(event) != "ConfigMap":
         return
     try:
         node_names = client.run(lookup.list_node_names(client.api))
@@ -245,11 +245,11 @@ def _format_generation(hyperconverged_object: Object | None) -> str:
 def _build_coalesce_key(event: BaseCloudEvent) -> str:
     """Return the key by which the work queue coalesces events: their type or object kind, and their position."""
     if event.get_type() not in (events.TICK, events.LABELS_DUE):
-        return _get_kind(event)
+        return _get_event_kind(event)
     return f"{event.get_type()} {' '.join(_parse_position(event)[:2])}"
 
 
-def _get_kind(event: BaseCloudEvent) -> str:
+def _get_event_kind(event: BaseCloudEvent) -> str:
     return str(event.get_extension("kind") or "")
 
 

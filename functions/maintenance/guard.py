@@ -76,7 +76,7 @@ def guard(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     )
     begun = [item for item in maintenances if is_active(item, name)]
     if not any(is_node_deleted or m.is_reported_cordoned(item) for item in begun):
-        return []  # No status reports the cordon yet, so `taint` has yet to act.
+        return []  # `cordon` or `taint` has not finished yet, because no status reports the cordon.
     node = client.run(get_or_none(client.api.get(build_node_path(name))))
     current = [item for item in begun if node and m.has_begun_on(item, node)]
     _delete_maintenances([item for item in begun if item not in current], client)

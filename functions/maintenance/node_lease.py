@@ -67,7 +67,7 @@ def _acquire_quorum_lease(maintenance: m.Maintenance, client: SyncClient) -> Obj
 
 def _release_quorum_lease(lease: Object, client: SyncClient) -> None:
     """Release the quorum Lease; if the API server rejects that, other maintenances wait until the Lease expires."""
-    # A Lease that was created in a dry run has no resourceVersion.
+    # Use `get`, because a Lease that was created in a dry run has no resourceVersion.
     version = lease["metadata"].get("resourceVersion")
     try:
         client.patch(quorum.LEASE_PATH, {"metadata": {"resourceVersion": version}, "spec": {"holderIdentity": None}})

@@ -134,7 +134,9 @@ def _restore_node(maintenance: m.Maintenance, node_name: str, client: SyncClient
         # List the maintenances after reading the node, so that the list includes the maintenance in the node's label.
         # If that maintenance was deleted in between, the label has changed and the patch fails.
         others = _list_successors(node_name, client)
-        is_restored = m.has_lost_lease(maintenance) and node is not None and not _has_label_or_taint(node, key)
+        is_restored = (
+            m.has_lost_lease(maintenance) and node is not None and not _has_maintenance_label_or_taint(node, key)
+        )
         if node is None or is_restored or not m.has_begun_on(maintenance, node):
             return (None, others), []
         # Keep only the successor's taint, because the other maintenances wait and may never begin.
@@ -153,7 +155,7 @@ def _restore_node(maintenance: m.Maintenance, node_name: str, client: SyncClient
     return others
 
 
-def _has_label_or_taint(node: Node, taint_key: str) -> bool:
+def _has_maintenance_label_or_taint(node: Node, taint_key: str) -> bool:
     """Return whether the node has the maintenance label, or the drain taint (if another client removed the label)."""
     return has_maintenance_label(node) or is_tainted(node, taint_key)
 

@@ -239,7 +239,7 @@ def _record_changes(maintenance: m.Maintenance, status: Object, client: SyncClie
         notices += build_progress_notices(SUCCEED_REASON, maintenance)
     elif phase == m.FAILED:
         notices += build_progress_notices(FAIL_REASON, maintenance, error)
-    elif phase and m.get_phase(maintenance) != m.SUCCEEDED:  # Not if a late pod changes Succeeded back to Running.
+    elif phase and m.get_phase(maintenance) != m.SUCCEEDED:  # A late pod may change Succeeded back to Running.
         notices += build_progress_notices(BEGIN_REASON, maintenance, m.get_spec(maintenance).get("reason") or "")
     if _is_newly_overdue(maintenance, status):
         notices += build_progress_notices(DEADLINE_REASON, maintenance)

@@ -36,7 +36,7 @@ def edit_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """
     active_run = read_repairable_run(event, client, "editedAt")
     if active_run is None or not active_run.record.get("labelledAt") or active_run.stage is Stage.NODES_DONE:
-        return []  # If the event arrives after all nodes are done, the pools are being restored.
+        return []  # After all nodes are done, the pools must not be edited again, because they are being restored.
     selectors, canary = build_run_selectors(active_run.record), active_run.record["canary"]["name"]
     changes = patch_pools(
         active_run,

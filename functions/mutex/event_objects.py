@@ -151,10 +151,10 @@ def _is_unreported_deletion(run: Object, condition: Condition) -> bool:
     return has_finalizer(run) and get_condition(run, condition.condition_type).get("status") != "False"
 
 
-def log_about(message: str, run: Object, **fields: object) -> None:
+def log_about(message: str, obj: Object, **fields: object) -> None:
     """Log a message about a MutexRule, MutexTarget or MutexRunConfig, with its kind, name and namespace."""
-    metadata = run["metadata"]
-    names = {"reconciler kind": run["kind"], "name": metadata["name"], "namespace": metadata["namespace"]}
+    metadata = obj["metadata"]
+    names = {"reconciler kind": obj["kind"], "name": metadata["name"], "namespace": metadata["namespace"]}
     log.info(message, extra={"fields": {**names, **fields}})
 
 

@@ -43,7 +43,7 @@ def pause_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
         active_run = _acquire_exclusive_right(active_run, client)
     if active_run is None:
         return []
-    names = [*active_run.record["pools"], active_run.record["canary"]["name"]]  # The canary pool is only claimed.
+    names = [*active_run.record["pools"], active_run.record["canary"]["name"]]  # The canary is claimed, not paused.
     changes = patch_pools(active_run, names, partial(_build_pause_patch, active_run.record), event, client)
     condition = Condition(PAUSED_CONDITION, True, "Paused", _build_paused_message(active_run.record, changes.missing))
     active_run = record_pool_changes(active_run, "paused", changes, condition, client)

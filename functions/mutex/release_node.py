@@ -67,7 +67,7 @@ def release_node(event: BaseCloudEvent, client: SyncClient) -> Replies:
     if active_run is None or active_run.stage not in (Stage.PREJOBS_DONE, Stage.RELEASED):
         return []
     if active_run.stage is Stage.RELEASED:
-        # The node is already released.
+        # An earlier attempt has already released the node.
         return active_run.build_reply(events.NODE_RELEASED, "release-node", event, node=active_run.current_node)
     name, api = active_run.current_node, client.api
     node, pools, version = client.gather_all(
@@ -76,7 +76,7 @@ def release_node(event: BaseCloudEvent, client: SyncClient) -> Replies:
         lookup.find_cluster_version(api),
     )
     if not is_recorded_node(node, active_run.record, name):
-        # `await-version` drops the missing node.
+        # The node no longer exists: `await-version` drops the node from the run.
         return active_run.build_reply(events.NODE_RELEASED, "release-node", event, node=name)
     for check in POOL_CHECKS:
         if not check.is_met(active_run.record, pools):

@@ -204,7 +204,7 @@ class Publisher:
         finished = attempt.build_finished_attempt()
         if lost := self._attempts.append(finished, finished.estimated_bytes):
             ATTEMPTS_LOST.inc(lost)
-        self._wake_thread()
+        self._wake_publisher_thread()
 
     def add_dead_letter(self, dead_letter: BaseCloudEvent) -> None:
         """Enqueue a rejected event without blocking."""
@@ -213,13 +213,13 @@ class Publisher:
         message = encode_binary(dead_letter)
         if lost := self._dead_letters.append(message, len(message.body) + sum(map(len, message.headers.values()))):
             DEAD_LETTERS_LOST.inc(lost)
-        self._wake_thread()
+        self._wake_publisher_thread()
 
-    def _wake_thread(self) -> None:
+    def _wake_publisher_thread(self) -> None:
         if not self._wakeup.is_set():
             self._wakeup.set()
         if self._thread is None:
-            self._start_thread()
+            self._start_publisher_thread()
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Register a callback that `close` calls first, so that it can add last attempts."""
@@ -238,7 +238,7 @@ class Publisher:
         if self._thread is not None:
             self._thread.join(self._flush_seconds)
 
-    def _start_thread(self) -> None:
+    def _start_publisher_thread(self) -> None:
         """Start the thread; called for the first attempt, because the server may fork before."""
         with self._lock:
             if self._thread is None:
@@ -262,7 +262,7 @@ class Publisher:
         """Publish until both queues are empty or the flush timeout of `close` has expired."""
         while self._attempts:
             if not self._publish_attempts(session, self._dequeue_batch()):
-                break  # The process is ending.
+                break  # The flush timeout of `close` has expired.
         while dead_letters := self._dead_letters.take(1):
             status = self._post_until_answered(session, dead_letters[0])
             if status >= 400:

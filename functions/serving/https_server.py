@@ -116,7 +116,7 @@ class ReloadingCertificate:
     def _load_context(self) -> None:
         context = _create_server_context()
         try:
-            context.load_cert_chain(*self._files, password="")  # An encrypted key fails instead of prompting.
+            context.load_cert_chain(*self._files, password="")  # Do not prompt for a key's password.
         except OSError as error:  # OSError includes ssl.SSLError.
             CERTIFICATE_LOADS.labels("failed").inc()
             log.error("cannot load the certificate in %s: %s", self._files[0].parent, error)

@@ -59,7 +59,7 @@ def _publish_replies(replies: list[BaseCloudEvent]) -> None:
     sink = os.environ.get("K_SINK")
     if not sink:
         raise Retry("cannot publish several events: K_SINK is not set: bind this function to the broker")
-    with requests.Session() as session:  # The session reuses one connection for up to hundreds of events.
+    with requests.Session() as session:  # The session reuses one connection for all events.
         if sink.startswith("https:"):
             session.mount("https://", _build_https_adapter())
         session.headers.update(build_auth_header())
@@ -72,7 +72,7 @@ def _publish_replies(replies: list[BaseCloudEvent]) -> None:
                 session.post(sink, message.body, headers=message.headers, timeout=seconds_left).raise_for_status()
             except requests.RequestException as error:
                 failure = Retry(f"the broker at K_SINK did not accept an event: {error}")
-                if error.response is None or error.response.status_code >= 500:  # Other events would fail as well.
+                if error.response is None or error.response.status_code >= 500:  # Further requests would fail as well.
                     break
     if failure:
         raise failure
