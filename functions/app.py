@@ -112,5 +112,5 @@ def find_readiness_problem(client: SyncClient) -> str:
     try:
         client.get("/version")
     except ApiError as error:
-        return f"the API server does not answer: {error.message}"
+        return f"the API server does not respond: {error.message}"
     return ""

@@ -272,7 +272,7 @@ async def _patch_nodes_of_page(api: Api, snapshot: LabelSnapshot, first_node: st
     return LabelResult(
         outcomes.count(True),
         remaining[0]["metadata"]["name"] if remaining else "",
-        str(failed[-1][1]) if failed else "ran out of time before all nodes were labelled",
+        str(failed[-1][1]) if failed else "the deadline passed before all nodes were labelled",
     )
 
 

@@ -134,7 +134,7 @@ def report_refusals(condition_type: str, reason: str) -> Callable[[Step], Step]:
 
 
 def _report_refusal(event: BaseCloudEvent, client: SyncClient, condition: Condition) -> None:
-    log.error("a run cannot continue: %s", condition.message, extra={"fields": {"event": event.get_id()}})
+    log.error("cannot continue an upgrade run: %s", condition.message, extra={"fields": {"event": event.get_id()}})
     data = require_data(event)
     if not ("run" in data or data.get("kind") == RUN_KIND):
         return

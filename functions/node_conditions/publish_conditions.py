@@ -153,7 +153,7 @@ def _try_build_conditions_patch(node: Node, maintenances: Iterable[Maintenance])
     try:
         return build_conditions_patch(node, select_maintenance(maintenances, node), datetime.now(timezone.utc))
     except MALFORMED_OBJECT_ERRORS as error:
-        log.warning("cannot derive the conditions of node %s: %r", node["metadata"]["name"], error)
+        log.warning("cannot determine the conditions of node %s: %r", node["metadata"]["name"], error)
         return {}
 
 

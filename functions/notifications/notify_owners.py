@@ -204,7 +204,7 @@ class NotificationPass:
         try:
             await action(item)
         except (ApiError, SendError) as error:
-            log.warning("an announcement failed: %s", _format_error(error))
+            log.warning("cannot announce a blockage or send a notification: %s", _format_error(error))
             self.errors.append(error)
 
     async def _announce_blockage(self, blockage: Blockage) -> None:
@@ -264,7 +264,7 @@ class NotificationPass:
             own = [item for item in blockages if item.uid == maintenance["metadata"]["uid"]]
             return find_notifications(maintenance, own, self.records, self.now)
         except MALFORMED_OBJECT_ERRORS as error:
-            log.warning("cannot derive the notifications of a maintenance: %r", error)
+            log.warning("cannot determine the notifications for a maintenance: %r", error)
             return []
 
     async def _send_notification(self, session: aiohttp.ClientSession, notification: Notification) -> None:
@@ -315,7 +315,7 @@ def _try_find_blockages(maintenance: Maintenance) -> list[Blockage]:
     try:
         return find_blockages(maintenance)
     except MALFORMED_OBJECT_ERRORS as error:
-        log.warning("cannot derive what blocks a drain: %r", error)
+        log.warning("cannot determine the blockages of a drain: %r", error)
         return []
 
 

@@ -148,7 +148,7 @@ def _invoke_and_encode(
     except BadEvent as error:
         return _reject_event(runner.function, error)
     except Retry as error:
-        log.warning("retry: %s", error, extra={"fields": {"function": runner.function.name}})
+        log.warning("the event must be retried: %s", error, extra={"fields": {"function": runner.function.name}})
         return build_text_response(f"{error}\n", 503)
 
 

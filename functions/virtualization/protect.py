@@ -148,7 +148,7 @@ def protect(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     if has_seconds_left(RESERVED_SECONDS):
         _record_unknown_strategies(vmis, client)
     if writer.unanswered and not changed:
-        raise Retry(f"no response to writes: {', '.join(writer.unanswered[:MAX_NAMED_PATHS])}")
+        raise Retry(f"the API server did not respond to writes of {', '.join(writer.unanswered[:MAX_NAMED_PATHS])}")
     return [reply for node in sorted(changed) for reply in _build_wait_changed_events(event, node, client)]
 
 
