@@ -135,7 +135,8 @@ async def renew_all(api: Api, settings: Settings, now: datetime, *, is_tick: boo
     """Renew the certificates that are due at `now` in every namespace.
 
     While the CA injection targets are unknown, a pass renews certificates but does not activate a new CA. If the
-    targets are listed late during a tick, the function makes a second pass with them, unless the deadline is too close.
+    targets are listed late and `is_tick` is true, the function makes a second pass with them, unless the deadline is
+    too close.
     """
     started_at, namespaces = time.monotonic(), settings.namespaces
 

@@ -1,13 +1,13 @@
 """Await a released node's upgrade: it is complete once the node's version label has the desired version (MUT-45).
 
-The step does not block: an update of the node triggers it, by reference. If that event was lost, the next tick (a
-PingSource event) triggers it. `MUTEX_UPGRADE_SECONDS` (default: 6000) limits the time for a released node's upgrade.
-While no version is desired, or the control plane is updating to another version, the node is on hold, which the run's
-record stores as `heldAt`. After the hold, the timeout of the node starts again.
+The step does not block: an update of the node triggers it, by reference. If that event was lost, `resync-runs` triggers
+it. `MUTEX_UPGRADE_SECONDS` (default: 6000) limits the time for a released node's upgrade. While no version is desired,
+or the control plane is updating to another version, the node is on hold, which the run's record stores as `heldAt`.
+After the hold, the timeout of the node starts again.
 
 In: `node.released`; an updated Node, by reference.
 Out: `node.upgraded`; `node.prejobs_done` if another client labelled the node again; no event if that happened within
-ten seconds of the release, because then the condition reports it and the next tick retries; `node.done` if the node no
+ten seconds of the release, because then the condition reports it and `resync-runs` retries; `node.done` if the node no
 longer exists; `run.halted` if the upgrade takes too long.
 Touches: mutexrunconfigs get, list; mutexrunconfigs/status patch; mutexrules get; nodes get; clusterversions get;
 events create in node-upgrade-mutex-operator.
@@ -78,7 +78,7 @@ def _handle_relabelled_node(active_run: ActiveRun, event: BaseCloudEvent, client
     """Return `node.prejobs_done`, so that `release-node` releases the node again after another client labelled it.
 
     If the release was less than ten seconds ago, the function only reports the other client in the condition, and the
-    next tick retries. Otherwise both clients would undo each other's writes in a tight loop.
+    step is retried later. Otherwise both clients would undo each other's writes in a tight loop.
     """
     name = active_run.current_node
     change: Object = {"nodes": {name: {"releasedAt": None, "heldAt": None}}}

@@ -47,7 +47,7 @@ from kube.paths import Object
 )
 @report_refusals(CONFIG_VALIDATED_CONDITION, "FetchFailed")
 def check_run(event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Validate the MutexRunConfig after a user's change or on a tick, and return the event that continues its run.
+    """Validate the MutexRunConfig, and return the event that continues its run.
 
     The step ignores update events that status writes cause.
     """

@@ -114,8 +114,8 @@ def write_status(
 def report_refusals(condition_type: str, reason: str) -> Callable[[Step], Step]:
     """Build a decorator that reports a step's rejected API request in a condition of the run (MUT-1).
 
-    The next tick retries the step. Each call of the step gets its own copy of the API client, because a run may disable
-    TLS verification.
+    `resync-runs` triggers the step again later. Each call of the step gets its own copy of the API client, because a
+    run may disable TLS verification.
     """
 
     def decorate(step: Step) -> Step:
@@ -165,6 +165,6 @@ def record_warning(run: Object, reason: str, message: str, client: SyncClient) -
 
 
 def log_failure(step: str, event: BaseCloudEvent, error: str) -> Replies:
-    """Log the error of a step that cannot process an event, and return no reply; the next tick retries."""
+    """Log the error of a step that cannot process an event, and return no reply; `resync-runs` retries."""
     log.error("%s cannot process an event: %s", step, error, extra={"fields": {"event": event.get_id()}})
     return []

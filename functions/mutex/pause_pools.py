@@ -2,8 +2,8 @@
 
 Only one run at a time pauses pools and upgrades nodes, even if the pools differ (MUT-44). To acquire this right, a run
 writes `turnAt` to its record, and then checks all other runs again. If another run has also written `turnAt`, the run
-clears its own. On the next tick, the run that began first acquires the right. If one pool cannot be written, the step
-still pauses the other pools.
+clears its own. In the next attempt, the run that began first acquires the right. If one pool cannot be written, the
+step still pauses the other pools.
 
 In: `pools.claimed`. Out: `pools.paused`.
 Touches: mutexrunconfigs get, list; mutexrunconfigs/status patch; mutexrules get; machineconfigpools get, patch.
@@ -68,7 +68,7 @@ def _acquire_exclusive_right(active_run: ActiveRun, client: SyncClient) -> Activ
 
 
 def _report_wait(active_run: ActiveRun, other_runs: list[str], client: SyncClient) -> None:
-    """Report in the condition which other runs this run waits for, and clear `turnAt`; the next tick retries."""
+    """Report in the condition which other runs this run waits for, and clear `turnAt`; `resync-runs` retries."""
     message = f"waiting for {format_names(other_runs)}: only one run upgrades nodes at a time"
     active_run.write_record(client, {"turnAt": None}, Condition(PAUSED_CONDITION, False, "NotPaused", message))
 

@@ -7,7 +7,7 @@ maintenance ends, unless a Job of this run requested that maintenance.
 
 In: `node.prejobs_done`.
 Out: `node.released`; `pools.claimed` or `pools.paused` if another client changed a pool. If that client changes the
-pool again within ten seconds, the step only reports that in the condition, and the next tick retries.
+pool again within ten seconds, the step only reports that in the condition, and `resync-runs` retries.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list; nodes get, patch;
 clusterversions get; nodemaintenances list.
 """
@@ -105,7 +105,7 @@ def _request_repair(
 
 
 def _report_blocker(active_run: ActiveRun, message: str, client: SyncClient, *conditions: Condition) -> Replies:
-    """Report in the condition why the node is not released, and return no event; the next tick retries."""
+    """Report in the condition why the node is not released, and return no event; `resync-runs` retries."""
     waiting = Condition(NODE_UPGRADE_CONDITION, False, WAITING_REASON, f"{active_run.position}: {message}")
     active_run.write_record(client, {}, waiting, *conditions)
     return []

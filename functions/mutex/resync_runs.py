@@ -3,7 +3,8 @@
 On each PingSource event (a tick), the step checks all objects. It also emits `run.restore_pending` for each node with
 the label of a run that no longer exists, unless the node must keep the label. Any other event reports a changed pool,
 ClusterVersion, rule or target; for it, the step emits only the events of runs that wait for such a change, or whose
-changes another client has undone. The next tick handles interrupted work, and pools that another client keeps changing.
+changes another client has undone. Ticks also resume interrupted work, and handle pools that another client keeps
+changing.
 
 In: a PingSource tick; `rule.checked`, `target.checked`, `run.restored`; an updated MachineConfigPool or ClusterVersion,
 by reference.
@@ -39,7 +40,7 @@ from kube.paths import MALFORMED_OBJECT_ERRORS, Object
 
 HINT_KINDS = (None, "MachineConfigPool", "ClusterVersion")
 MAX_ORPHANS_PER_TICK = 25
-"""Maximum number of `run.restore_pending` events for orphaned nodes per tick; each of them invokes `restore-pools`."""
+"""Maximum number of `run.restore_pending` events for orphaned nodes per pass; each of them invokes `restore-pools`."""
 ORPHAN_ROTATION = RoundRobin()
 UNKNOWN_UID = "unknown"
 """Placeholder for the uid of the MutexRunConfig if the node's label does not contain it."""
@@ -53,13 +54,13 @@ UNKNOWN_UID = "unknown"
     ),
     emits=tuple(EVENT_TYPE_OF_DUE.values()),
     on_failure=log_failure,
-    # Ticks coalesce only with ticks, because a pass for a tick checks more objects than a pass for another event.
+    # PingSource events (ticks) coalesce only with each other, because their passes check more objects.
     coalescing=HintPolicy(lambda hint: WorkKey("all runs (tick)" if hint.get_type() == events.TICK else "all runs")),
 )
 def resync_runs(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Return the events that rules, targets, runs and orphaned nodes wait for.
 
-    In a cluster without such objects, a tick sends only four API requests.
+    In a cluster without such objects, the step sends only four API requests.
     """
     if event.get_extension("kind") not in HINT_KINDS:
         return []
@@ -74,7 +75,7 @@ def resync_runs(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEven
 
 
 class ResyncObjects(NamedTuple):
-    """The objects that the step reads; `rules` and `labelled_nodes` are empty if no tick triggered the step."""
+    """The objects that the step reads; it reads `rules` and `labelled_nodes` only for a PingSource event."""
 
     runs: list[Object]
     rules: list[Object]

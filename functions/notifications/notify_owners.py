@@ -4,9 +4,9 @@ A blockage is a PodDisruptionBudget or another cause that blocks a drain; its st
 Kubernetes Events. The step reads blockages from the status of the NodeMaintenances, and earlier announcements from its
 records, which are Events on the NodeMaintenances. Repeated, late or lost events therefore change nothing.
 
-The start of a blockage is recorded before it is announced: without the record, the next tick would announce the
-blockage again. The end is announced before it is recorded, because this process's own pod may be evicted at that
-moment, and the announcement would be lost.
+The start of a blockage is recorded before it is announced: without the record, the next PingSource event would cause
+the same announcement again. The end is announced before it is recorded, because this process's own pod may be evicted
+at that moment, and the announcement would be lost.
 
 In: an updated NodeMaintenance; a PingSource tick. Out: nothing.
 Touches: nodemaintenances get, list; namespaces get; pods get; poddisruptionbudgets get; replicasets get; events create;
@@ -138,7 +138,7 @@ def notify_owners(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEv
         uid, name = get_metadata(event)["uid"], encode_path_segment(get_metadata(event)["name"])
         path = f"{get_group(require_data(event)).path}/{name}"
         current = client.run(get_or_none(client.api.get(path)))
-        if current is not None and current["metadata"]["uid"] == uid:  # A tick handles deleted maintenances.
+        if current is not None and current["metadata"]["uid"] == uid:  # PingSource events handle deletions.
             _run_pass([current], uid, event, settings, client)
     return []
 

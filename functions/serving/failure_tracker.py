@@ -2,7 +2,7 @@
 
 While the broker retries an event with a growing backoff, the maintenance's status does not report the error. After
 `REPORT_AFTER_SECONDS`, the function therefore returns the step's failure event instead of an error. From then on,
-`resync` re-emits the original event on every tick, with a new id. If the re-emitted event fails as well, its first
+`resync` periodically re-emits the original event, with a new id. If the re-emitted event fails as well, its first
 attempt reports the failure. Otherwise a broker with ordered delivery would receive failing events faster than it could
 drop them.
 
