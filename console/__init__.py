@@ -1,1 +1,1 @@
-"""The user interfaces: the `kubectl maintenance` commands and the web console, on shared operations."""
+"""The user interfaces: the `kubectl maintenance` commands and the web console, which share operations."""

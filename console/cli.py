@@ -1,6 +1,7 @@
 """Command group of `kubectl maintenance`: kubectl runs the executable `kubectl-maintenance` on PATH as a plugin.
 
-Each command's module is imported only when that command is invoked, so no command waits for another's imports.
+Each command's module is imported only when that command is invoked, so that the imports of other commands do not delay
+it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ COMMANDS = {
     "responses go to the broker.",
     "version": "Show the version of this command, and the images of the functions in the cluster.",
 }
-"""Command name → first sentence of its help text. The command's function has underscores instead of hyphens."""
+"""Map from a command's name to the first sentence of its help text.
+
+The command's Python function has the same name, with underscores instead of hyphens.
+"""
 SHORT_HELPS = {
     "preview": "Show what maintenances would do and what would block them",
     "start": "Cordon, taint and drain nodes",
@@ -55,25 +59,28 @@ SHORT_HELPS = {
     "redrive": "Deliver dead letters again, or discard them",
     "version": "Show the versions of this command and the functions",
 }
-"""Command name → its line in the list of commands, at most `MAX_SHORT_HELP` characters, so that nothing is cut."""
+"""Map from a command's name to its summary in the list of commands.
+
+Click truncates a summary of more than `MAX_SHORT_HELP` characters.
+"""
 MAX_SHORT_HELP = 60
 MODULES = {"redrive": "deadletters", "uncordon": "cordon"}
-"""Function of a command → module in `console.commands`, if the module does not have the function's name."""
+"""Map from a command's Python function to its module in `console.commands`, if the names differ."""
 INTERRUPTED_EXIT_STATUS = 130
-"""Exit status of a command that Ctrl-C interrupted: 128 + SIGINT, as shells expect."""
+"""Exit status of a command that Ctrl-C has interrupted: 128 + SIGINT, by the convention of shells."""
 
 
 class CommandGroup(click.Group):
-    """A click group that converts a command's error, or Ctrl-C, to a one-line message and an exit status."""
+    """Click group that reports an error of its command, or Ctrl-C, with a one-line message and an exit status."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command and convert its errors."""
+        """Run the command; print its error as a one-line message, and exit with the error's status."""
         try:
             return super().invoke(ctx)
         except OperationError as error:
             message, exit_status = str(error), error.exit_status
         except click.UsageError:
-            raise  # Click formats errors of the command line itself.
+            raise  # Click itself prints usage errors.
         except click.ClickException as error:
             message, exit_status = error.message, error.exit_code
         except KeyboardInterrupt:
@@ -85,18 +92,18 @@ class CommandGroup(click.Group):
 
 
 class LazyGroup(CommandGroup):
-    """A group whose commands have only a name and a summary, so that the list of commands imports none of them."""
+    """Command group that imports a command only when it is invoked; listing the commands imports none of them."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the invoked command, imported from its module, and its arguments."""
+        """Return the name of the invoked command, the command imported from its module, and its arguments."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, import_command(name) if name and command else None, rest
 
 
 def import_command(name: str) -> click.Command:
-    """Import and return one of `COMMANDS`."""
+    """Import and return the command `name`, which is a key of `COMMANDS`."""
     function = name.replace("-", "_")
     command: click.Command = getattr(import_module(f"console.commands.{MODULES.get(function, function)}"), function)
     return command
@@ -133,12 +140,12 @@ def cli() -> None:
       kubectl maintenance status --watch
       kubectl maintenance stop node-1
     """
-    if os.environ.get("NO_COLOR"):  # https://no-color.org; the table library reads this variable, too
+    if os.environ.get("NO_COLOR"):  # See https://no-color.org. The library rich also reads this variable.
         click.get_current_context().color = False
 
 
 def main() -> None:
-    """Run the CLI as `kubectl maintenance`, the name that users type and that the help texts show."""
+    """Run the CLI under the name `kubectl maintenance`, which the help texts show."""
     cli(prog_name="kubectl maintenance")
 
 

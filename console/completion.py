@@ -1,8 +1,8 @@
-"""Completes `kubectl maintenance` in the shell: kubectl runs the executable `kubectl_complete-maintenance` on PATH.
+"""Shell completion for `kubectl maintenance`: kubectl runs the executable `kubectl_complete-maintenance` on PATH.
 
-kubectl passes the arguments after `maintenance`, of which the last is incomplete and may be "". The program prints one
-candidate per line, with its description after a tab, and then the directive for the shell. A cobra command prints the
-same for `__complete` (https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins, "shell completion for plugins").
+kubectl passes the arguments after `maintenance`. The last argument is the incomplete word, which may be "". The program
+prints one candidate per line, with a description after a tab, and then a cobra directive, as cobra's `__complete` does.
+See "shell completion for plugins" in https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from click.shell_completion import CompletionItem, ShellComplete
 from console.cli import cli
 
 OFFER_FILES, OFFER_NO_FILES = 0, 4
-"""Directives of cobra: the shell may also offer files; the shell must not offer files (`ShellCompDirective`)."""
+"""Cobra's directives (`ShellCompDirective`): let the shell also complete file names, or not."""
 FILE_TYPES = ("file", "dir")
 COMPLETION_SECONDS = 3
-"""Maximum duration of a completion, because the user waits for the shell meanwhile."""
+"""Timeout of a completion in seconds, because the shell blocks while it waits for the candidates."""
 
 
 def main() -> None:
-    """Print the candidates for the arguments of this process.
+    """Print the completion candidates for the command-line arguments of this process.
 
-    After `COMPLETION_SECONDS`, the process exits and prints nothing. A signal also interrupts what a timeout in asyncio
-    does not: a credential plugin of the kubeconfig, and a name lookup in a thread.
+    After `COMPLETION_SECONDS`, a signal ends the process without output. Unlike an asyncio timeout, the signal also
+    interrupts a credential plugin of the kubeconfig, and a DNS lookup in a thread.
     """
     signal.signal(signal.SIGALRM, lambda *_: os._exit(1))
     signal.alarm(COMPLETION_SECONDS)
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def complete(args: Sequence[str]) -> list[str]:
-    """Return the lines to print for these arguments, of which the last is incomplete."""
+    """Return the lines to print for these arguments, the last of which is the incomplete word."""
     *complete_args, incomplete = args or [""]
     completion = ShellComplete(cli, {}, "kubectl maintenance", "")
     items = completion.get_completions(list(complete_args), incomplete)
@@ -46,7 +46,7 @@ def complete(args: Sequence[str]) -> list[str]:
 
 
 def _format_item(item: CompletionItem[str], option: str) -> str:
-    """Return the line of a candidate. In: the start of the argument, `--option=`, if a value of that option follows."""
+    """Return the output line of a candidate; `option` is a prefix such as `--output=` if its value is completed."""
     description = " ".join((item.help or "").split())
     return f"{option}{item.value}\t{description}" if description else f"{option}{item.value}"
 

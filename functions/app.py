@@ -1,7 +1,7 @@
-"""Imports the steps of all components, which register themselves, and builds the Flask app that serves them.
+"""Imports the functions of all components, which register themselves, and builds the Flask app that serves them.
 
-With `FUNCTION=evict`, the app serves only that function, at `/` and `/evict`. If `FUNCTION` is unset, it serves all
-functions by path. Gunicorn (`functions.app:create_app()`), Knative func's middleware and the tests run the app.
+With `FUNCTION=evict`, the app serves only `evict`, at `/` and `/evict`. If `FUNCTION` is unset, the app serves each
+function at its own path. Gunicorn (`functions.app:create_app()`), Knative func's middleware and the tests run the app.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from eventing.http_binding import MAX_BODY_BYTES
 from eventing.journal.retention import Retention
 
 # isort: off
-# The import of a step's module registers the step. The reference page and messages list the steps in this order.
+# Importing a step's module registers the step. The reference page and error messages list the steps in this order.
 from functions.maintenance import begin, cordon, taint, evict, status, restore, guard, resync  # noqa: F401
 from functions.certificates import renew_certificates  # noqa: F401
 from functions.mutex import check_rule, check_target, check_run, detect_upgrade, claim_pools, pause_pools  # noqa: F401
@@ -43,13 +43,13 @@ from kube.client.sync_client import SyncClient
 from kube.evictions.limiters import parse_evictions_per_second
 
 FUNCTIONS = REGISTERED_FUNCTIONS
-"""All functions by name; the imports of this module register them."""
+"""All functions by name; the imports above register them."""
 
 
 def create_app(client: SyncClient | None = None) -> Flask:
-    """Create the Flask app; by default, the API client uses the cluster that the environment configures.
+    """Create the Flask app; without `client`, connect to the cluster that the environment configures.
 
-    Raises `SystemExit` if the environment is invalid; see `select_functions`.
+    Raises `SystemExit` if an environment variable is invalid; see `select_functions`.
     """
     logs.configure()
     served_functions = select_functions()
@@ -67,10 +67,10 @@ def create_app(client: SyncClient | None = None) -> Flask:
 
 
 def select_functions() -> list[Function]:
-    """Return the functions that the environment selects.
+    """Return the function that the environment variable FUNCTION names, or all functions if FUNCTION is unset.
 
-    Raises `SystemExit` if FUNCTION is unknown, if a setting is invalid, or if a trace collector is configured but the
-    OpenTelemetry library is not installed.
+    Raises `SystemExit` if FUNCTION is unknown, if another environment variable is invalid, or if a trace collector is
+    configured but the OpenTelemetry library is not installed.
     """
     name = os.environ.get("FUNCTION")
     if name and name not in FUNCTIONS:
@@ -91,7 +91,7 @@ def select_functions() -> list[Function]:
 
 
 def _add_health_routes(app: Flask, client: SyncClient) -> None:
-    """Add the routes for health and metrics; liveness depends on this process only, readiness on the API server too."""
+    """Add the routes for probes and metrics; only the readiness probe depends on the API server."""
 
     @app.get("/health/liveness")
     def get_liveness() -> Response:
@@ -108,9 +108,9 @@ def _add_health_routes(app: Flask, client: SyncClient) -> None:
 
 
 def find_readiness_problem(client: SyncClient) -> str:
-    """Return why this process is not ready, or "" if the API server responds."""
+    """Return the API server's error as the reason why this process is not ready, or "" if the API server responds."""
     try:
         client.get("/version")
     except ApiError as error:
-        return f"the API server does not answer: {error.message}"
+        return f"the API server does not respond: {error.message}"
     return ""

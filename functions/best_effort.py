@@ -1,4 +1,4 @@
-"""Applies one operation to several items, continues after API errors, and raises one of them afterwards."""
+"""Applies an operation to several items, continues after an API error, and raises one of the errors at the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def try_each(action: Callable[[T], R], items: Iterable[T], errors: list[ApiError
 
 
 def raise_first_error(errors: Sequence[ApiError]) -> None:
-    """Raise the first error, if any; a `Conflict` or `Unavailable` takes precedence.
+    """Raise the first `Conflict` or `Unavailable` in `errors`, or else the first error; do nothing for an empty list.
 
     A retry may resolve a `Conflict` or `Unavailable`, so the broker must redeliver the event.
     """

@@ -13,7 +13,7 @@ from kube.resource_versions import is_resource_version
 
 
 def require_data(event: BaseCloudEvent) -> Mapping[str, Any]:
-    """Return the event's data. Raises `BadEvent` if it is not a JSON object."""
+    """Return the event's data. Raises `BadEvent` if the data is not a JSON object."""
     data = event.get_data()
     if not isinstance(data, dict):
         raise BadEvent("data is not a JSON object")
@@ -21,7 +21,7 @@ def require_data(event: BaseCloudEvent) -> Mapping[str, Any]:
 
 
 def get_metadata(event: BaseCloudEvent) -> Mapping[str, Any]:
-    """Return the `metadata` of the object that an API server event carries, or {} if there is none."""
+    """Return the `metadata` of the Kubernetes object in the event's data, or {} if the data has no `metadata`."""
     metadata = require_data(event).get("metadata")
     return metadata if isinstance(metadata, dict) else {}
 
@@ -35,10 +35,10 @@ def is_nonempty_string(value: object) -> bool:
 
 
 def parse_resource_version(event: BaseCloudEvent, field: str) -> str:
-    """Return the resourceVersion in the data field `field`, or "" if absent. Raises `BadEvent` if it is malformed.
+    """Return the resourceVersion in the data field `field`, or "" if the field is missing.
 
-    Also returns "" if this installation did not sign the event: a list request for a resourceVersion that does not
-    exist yet would block.
+    Also returns "" if this install did not sign the event, because a list request with a forged resourceVersion that
+    does not exist yet would block. Raises `BadEvent` if the value is not a resourceVersion.
     """
     version = require_data(event).get(field) or ""
     if version and not is_resource_version(version):

@@ -1,4 +1,4 @@
-"""Writes Kubernetes Events for all components, on a best-effort basis and at a limited rate."""
+"""Records Kubernetes Events for all components, on a best-effort basis and at a limited rate."""
 
 from __future__ import annotations
 
@@ -15,63 +15,63 @@ from kube.kubernetes_events import EventNotice, build_event, build_increment_pat
 from kube.paths import Object, build_events_path
 
 MAX_EVENTS_PER_CALL = 20
-"""Maximum number of Events that one call of `record` writes; later calls write the remaining ones."""
+"""Maximum number of Events that one call of `record` writes; the caller passes the remaining ones again later."""
 REPEAT_SECONDS = 600.0
-"""Minimum seconds between two identical reports by this process; the API server keeps Events for longer."""
+"""Seconds for which this process does not record an identical Event again; the API server keeps Events for longer."""
 log = logging.getLogger("functions")
 
 
 class EventRecorder:
-    """Recorder of Kubernetes Events that remembers, per API client, what it recorded recently.
+    """Recorder of Kubernetes Events that remembers, per API client, the Events that it recorded recently.
 
-    An API error is logged and not raised, since a failed Event must not fail the step that records it.
+    The recorder logs an API error and does not raise it, because the caller must not fail if only its Event fails.
     """
 
     def __init__(self) -> None:
         self._reported_at: MutableMapping[Api, dict[str, float]] = WeakKeyDictionary()
 
     async def record(self, api: Api, notices: Iterable[EventNotice]) -> list[EventNotice]:
-        """Write the Events concurrently, and return the notices whose Events were written or existed before.
+        """Write the Events concurrently, and return those that were written or already existed.
 
-        A notice without a series is skipped if this process tried to record it recently. So Events whose writes hang
-        or are refused take neither the time nor the places of other Events at each call.
+        An Event without a series is skipped if this process tried to record it recently. Otherwise, Events that hang or
+        are rejected would take the time and the quota (`MAX_EVENTS_PER_CALL`) of other Events in each call.
         """
-        recent = self._get_recent(api)
+        recent = self._get_recent_reports(api)
         named = {f"{notice.namespace}/{notice.event_name}": notice for notice in notices}
         new = {name: notice for name, notice in named.items() if notice.series or name not in recent}
         selected, now = dict(islice(new.items(), MAX_EVENTS_PER_CALL)), datetime.now(timezone.utc)
         recent.update({name: time.monotonic() for name, notice in selected.items() if not notice.series})
-        are_written = await gather_all(*(_try_write(api, notice, now) for notice in selected.values()))
+        are_written = await gather_all(*(_try_write_event(api, notice, now) for notice in selected.values()))
         return [notice for notice, is_written in zip(selected.values(), are_written, strict=True) if is_written]
 
     def should_report(self, api: Api, key: str) -> bool:
-        """Return whether `key` was not reported recently, and mark it as reported."""
-        recent = self._get_recent(api)
+        """Return whether `key` was last reported more than `REPEAT_SECONDS` ago or never, and mark it as reported."""
+        recent = self._get_recent_reports(api)
         is_new = key not in recent
         if is_new:
             recent[key] = time.monotonic()
         return is_new
 
-    def _get_recent(self, api: Api) -> dict[str, float]:
-        """Return what was reported recently, with the times, after removing older entries."""
+    def _get_recent_reports(self, api: Api) -> dict[str, float]:
+        """Remove the entries older than `REPEAT_SECONDS`, and return the remaining ones: report times by key."""
         reported_at, now = self._reported_at.setdefault(api, {}), time.monotonic()
-        for key, time_reported in list(reported_at.items()):  # Another thread may change the dictionary meanwhile.
+        for key, time_reported in list(reported_at.items()):  # Another thread may change the dictionary concurrently.
             if now - time_reported >= REPEAT_SECONDS:
                 reported_at.pop(key, None)
         return reported_at
 
     def clear(self) -> None:
-        """Forget what was recorded."""
+        """Forget all recorded Events."""
         self._reported_at.clear()
 
 
 EVENT_RECORDER = EventRecorder()
 
 
-async def _try_write(api: Api, notice: EventNotice, now: datetime) -> bool:
-    """Write the Event, and return whether that succeeded; an API error is logged together with the notice's message."""
+async def _try_write_event(api: Api, notice: EventNotice, now: datetime) -> bool:
+    """Write the Event, and return whether the write succeeded; log an API error together with the Event's message."""
     try:
-        await _write(api, build_event(notice, now), is_counted=bool(notice.series))
+        await _create_or_count_event(api, build_event(notice, now), is_counted=bool(notice.series))
     except ApiError as error:
         fields = {**notice.log_fields, "message": notice.message}
         log.warning("cannot record Event %s: %s", notice.reason, error.message, extra={"fields": fields})
@@ -79,8 +79,8 @@ async def _try_write(api: Api, notice: EventNotice, now: datetime) -> bool:
     return True
 
 
-async def _write(api: Api, event: Object, *, is_counted: bool) -> None:
-    """Create the Event; if it exists, increment its count (OSV-12) if `is_counted`, else leave it unchanged."""
+async def _create_or_count_event(api: Api, event: Object, *, is_counted: bool) -> None:
+    """Create the Event; if it already exists and `is_counted` is true, increment its count (OSV-12)."""
     name, path = event["metadata"]["name"], build_events_path(event["metadata"]["namespace"])
     try:
         await api.create(path, event)

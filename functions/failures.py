@@ -1,4 +1,7 @@
-"""Exceptions with which a step determines the response to an event that it cannot handle; a bug causes a 500."""
+"""Exceptions that a step raises for an event that it cannot handle; each determines the HTTP response to the event.
+
+Any other exception is a bug and causes a 500 response.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,15 @@ from cloudevents.core.base import BaseCloudEvent
 
 
 class Retry(Exception):
-    """Raised if the same event may succeed later; the server answers 503, and the broker redelivers the event."""
+    """Raised if a redelivery of the event may succeed; the server responds with 503, so the broker redelivers it."""
 
 
 class Busy(Retry):
-    """Raised if another attempt is in flight in this process; that attempt reports its own outcome."""
+    """Raised if another attempt in this process prevents an attempt now; the other attempt reports its own outcome."""
 
 
 class Failed(Exception):
-    """Raised if retrying the same event would not help; the component's failure handler reports the error."""
+    """Raised if a redelivery of the event cannot succeed; the step's failure handler reports the error."""
 
 
 def raise_retry(_step: str, _event: BaseCloudEvent, error: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Gunicorn settings: one process with a warm connection pool, and threads that mostly wait for the API server."""
+"""Gunicorn settings: one worker process with several threads, which share one connection pool to the API server."""
 
 import gc
 import os
@@ -13,7 +13,7 @@ from eventing.gunicorn_worker import DeadlineWorker
 class Logger(glogging.Logger):
     """Logger without access logs.
 
-    With a `logconfig_dict`, gunicorn formats an access log line per request even if no handler writes it.
+    With a `logconfig_dict`, gunicorn formats an access log record for each request, even if no handler writes it.
     """
 
     def access(self, *_request: object) -> None:
@@ -21,42 +21,42 @@ class Logger(glogging.Logger):
 
 
 FAILED_TO_BOOT = 3
-"""Worker exit status that also stops the gunicorn parent process (`Arbiter.WORKER_BOOT_ERROR`)."""
+"""Worker exit status after which gunicorn stops instead of restarting the worker (`Arbiter.WORKER_BOOT_ERROR`)."""
 bind = os.environ.get("BIND", "0.0.0.0:8080")
 workers = 1
 worker_class = DeadlineWorker
 threads = 16 if os.environ.get("FUNCTION") else 10
-"""Number of threads of a process that serves one function, or all functions.
+"""Number of threads: 16 if the process serves one function, 10 if it serves all.
 
-More threads would not help: the requests share one core, and with too many concurrent requests, all of them miss their
-deadlines. A request's deadline starts only when a thread handles the request.
+The requests share one CPU core. With more threads, too many concurrent requests would all miss their deadlines. A
+request's deadline starts only when a thread begins to handle the request, so queued requests lose no time.
 """
 keepalive = 75
-"""Seconds to keep idle connections: longer than brokers do, so that the server closes no connection that is in use."""
+"""Seconds to keep idle connections open.
+
+Brokers close idle connections earlier, so the server never closes a connection just as a broker reuses it.
+"""
 timeout = 30
 graceful_timeout = 85
-"""Seconds for completing requests in flight and publishing the last attempts (functions/serving/attempts.py)."""
+"""Seconds for completing in-flight requests and publishing the last attempts (functions/serving/attempts.py)."""
 logger_class = Logger
 logconfig_dict = logs.LOGGING_CONFIG
-"""Configuration with which gunicorn writes its log lines as JSON, like the functions (KNM-5)."""
+"""Logging configuration of the functions, with which gunicorn also writes its log lines as JSON (KNM-5)."""
 control_socket_disable = True
-"""Gunicorn would create the control socket in a home directory, which the pod's user does not have."""
+"""Disabled, because gunicorn creates the control socket in the home directory and the container's user has none."""
 
 
 def post_worker_init(_worker: object) -> None:
-    """Freeze the objects that the imports created, so that the garbage collector does not scan them repeatedly.
-
-    The process never frees these objects.
-    """
+    """Exclude all objects that exist after startup from garbage collection, because the process never frees them."""
     gc.collect()
     gc.freeze()
 
 
 def post_fork(_server: object, _worker: object) -> None:
-    """Exit if FUNCTION or a setting is invalid, with the status that stops gunicorn.
+    """Exit with `FAILED_TO_BOOT` if FUNCTION or another environment variable is invalid, so that gunicorn stops.
 
-    With any other status, gunicorn would restart the worker forever. The check runs in the worker because the parent
-    process does not need the imports and would keep its own copy of them in memory.
+    With any other exit status, gunicorn would restart the worker forever. The check runs in the worker, because in the
+    parent process the imported modules would only waste memory.
     """
     from functions.app import select_functions
 

@@ -1,8 +1,9 @@
 """Ensures that at most one install of the product is active on a cluster (DRN-15).
 
-The active install holds the install Lease. `begin` creates the Lease if it does not exist. On each tick, `resync` does
-the same, and also takes the Lease over from an install that is gone. Every function that consumes events from outside
-the event chain checks the holder before it acts. The other functions consume only events that such a function emitted.
+The active install holds the install Lease. `begin` creates the Lease if it does not exist. On each PingSource event,
+`resync` also creates a missing Lease, and takes the Lease over from an uninstalled install. Every function that
+consumes events from event sources checks the Lease's holder before it acts. The other functions consume only events
+that such a function emitted.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from kube.install_lease import ServiceAccount
 from kube.paths import LEASE_NAMESPACE, LEASES_PATH, Object
 
 CONFIRMATION_TTL_SECONDS = 60.0
-"""Seconds for which a confirmed Lease is trusted without reading it again.
+"""Seconds after confirming that this install holds the Lease during which the Lease is not read again.
 
-Another install takes the Lease only if this install's ServiceAccount was deleted, or if an administrator changes the
-Lease.
+This is safe because another install takes over the Lease only if this install's ServiceAccount was deleted, or if an
+administrator changes the Lease.
 """
 REPORT_INTERVAL_SECONDS = 600.0
-"""Minimum seconds between two log lines that this install is passive."""
+"""Minimum seconds between two log lines which report that this install is passive."""
 PASSIVE_INSTALL = Gauge(
     "nodemaintenance_install_passive", "1 if this install is passive, because another install in the cluster is active"
 )
@@ -41,7 +42,7 @@ log = logging.getLogger("functions")
 
 
 class InstallLeaseCache:
-    """Cache of the install Lease's state, and of this install's ServiceAccount, per API client. Thread-safe."""
+    """Thread-safe cache, per API client, of this install's ServiceAccount and of whether it holds the install Lease."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -56,7 +57,7 @@ class InstallLeaseCache:
         return self._accounts[client]
 
     def is_confirmed(self, client: SyncClient) -> bool:
-        """Return whether this install was confirmed as the holder within the last `CONFIRMATION_TTL_SECONDS`."""
+        """Return whether `confirm` was called for this client within the last `CONFIRMATION_TTL_SECONDS`."""
         return time.monotonic() < self._confirmed_until.get(client, 0.0)
 
     def confirm(self, client: SyncClient) -> None:
@@ -66,9 +67,9 @@ class InstallLeaseCache:
         PASSIVE_INSTALL.set(0)
 
     def should_log_passive(self) -> bool:
-        """Return whether it is time to log that this install is passive.
+        """Return whether the caller should log now that this install is passive.
 
-        Also sets the metric to passive, and stores the time of the log line.
+        Returns True at most once per `REPORT_INTERVAL_SECONDS`, and then stores the time. Also sets the metric to 1.
         """
         PASSIVE_INSTALL.set(1)
         with self._lock:
@@ -83,10 +84,10 @@ INSTALL_LEASE_CACHE = InstallLeaseCache()
 
 
 def is_active_install(client: SyncClient, *, acquire: bool = False) -> bool:
-    """Return whether this install may act: it holds the install Lease, or no install holds it.
+    """Return whether this install may act: it holds the install Lease, or no install holds the Lease.
 
-    A human user may always act. If `acquire` is true, the function creates a missing Lease. Raises `Retry` if another
-    install creates the Lease first.
+    Returns True if the API client authenticates as a human user. If `acquire` is true, the function creates a missing
+    Lease. Raises `Retry` if another install creates the Lease first.
     """
     if INSTALL_LEASE_CACHE.is_confirmed(client):
         return True
@@ -106,7 +107,7 @@ def is_active_install(client: SyncClient, *, acquire: bool = False) -> bool:
 
 
 def _create_lease(account: ServiceAccount, client: SyncClient) -> None:
-    """Create the install Lease. Raises `Retry` if another install was faster, or if the namespace does not exist."""
+    """Create the install Lease. Raises `Retry` if another install created it first, or if its namespace is missing."""
     try:
         client.create(LEASES_PATH, install_lease.build_lease(account, datetime.now(timezone.utc)))
     except Conflict:
@@ -118,8 +119,8 @@ def _create_lease(account: ServiceAccount, client: SyncClient) -> None:
 def acquire_install_lease(client: SyncClient) -> bool:
     """Acquire the install Lease if possible, and return whether this install may act.
 
-    The Lease can be acquired if it has no holder, or if the holder's ServiceAccount no longer exists or belongs to this
-    install. Raises `Retry` if another install acquires the Lease first.
+    The function can acquire the Lease if the Lease has no holder, or if the holder's ServiceAccount no longer exists or
+    belongs to this install. Raises `Retry` if another install acquires the Lease first.
     """
     account = INSTALL_LEASE_CACHE.get_account(client)
     if account is None or INSTALL_LEASE_CACHE.is_confirmed(client):
@@ -139,10 +140,9 @@ def acquire_install_lease(client: SyncClient) -> bool:
 
 
 def _account_exists(account: ServiceAccount, client: SyncClient) -> bool:
-    """Return whether the ServiceAccount exists.
+    """Return whether the ServiceAccount exists, or whether the API server denies reading it.
 
-    If the API server denies the read, the function assumes that the ServiceAccount exists; the administrator must
-    resolve that case.
+    If reading is denied, an administrator must change the install Lease's holder.
     """
     try:
         return client.run(get_or_none(client.api.get(account.path))) is not None
@@ -151,7 +151,7 @@ def _account_exists(account: ServiceAccount, client: SyncClient) -> bool:
 
 
 def _take_over_lease(lease: Object, account: ServiceAccount, client: SyncClient) -> None:
-    """Make this install the holder. Raises `Retry` if another client has changed the Lease since it was read."""
+    """Make this install the Lease's holder. Raises `Retry` if another client has changed or deleted the Lease."""
     try:
         client.patch(
             install_lease.LEASE_PATH, install_lease.build_takeover_patch(lease, account, datetime.now(timezone.utc))
@@ -172,7 +172,7 @@ def _log_passive(account: ServiceAccount, holder: ServiceAccount) -> None:
 
 
 def _report_passive(account: ServiceAccount, holder: ServiceAccount, client: SyncClient) -> None:
-    """Report in the log and in an Event on the Lease that this install is passive."""
+    """Report that this install is passive, in the log and in an Event on the Lease."""
     _log_passive(account, holder)
     notice = install_lease.build_passive_notice(account, holder)
     client.run(EVENT_RECORDER.record(client.api, [notice]))

@@ -1,4 +1,4 @@
-"""Patches a node: reads it, sends the patch, and starts again if another client has changed the node since the read."""
+"""Patches a node with optimistic concurrency: reads the node, sends the patch, and retries both after a conflict."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kube.paths import Object
 
 Snapshot = TypeVar("Snapshot")
 MAX_ATTEMPTS = 5
-"""Maximum number of attempts per event; after them, the step leaves the retry to the broker.
+"""Maximum number of attempts per event; after the last one, the step raises `Retry` and the broker redelivers.
 
-Other controllers write taints in bursts after a cordon.
+Conflicts are likely, because other controllers add several taints in quick succession after a cordon.
 """
 
 
@@ -28,10 +28,10 @@ def patch_node(
     subresource: str = "",
     content_type: str = JSON_PATCH,
 ) -> tuple[Snapshot, bool]:
-    """Send the patch that `plan_patch` computes from the state that it reads; send no empty patch (design rule 2).
+    """Call `plan_patch`, which reads the node and returns what it read and a patch; send the patch unless it is empty.
 
-    After a conflict, `plan_patch` reads all of its input again: the node and the maintenance (design rule 1). Returns
-    the state that `plan_patch` read last, and whether a patch was sent. `subresource` is the end of the node's path,
+    After a conflict, the function calls `plan_patch` again, so that it reads all of its input again (design rules 1 and
+    2). Returns what `plan_patch` read last, and whether a patch was sent. `subresource` is a suffix of the node's path,
     such as "/status". Raises `Retry` if other clients keep changing the node.
     """
     for _ in range(MAX_ATTEMPTS):

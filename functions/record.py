@@ -1,9 +1,9 @@
 """Record every event in the journal, so that a deleted maintenance can still be inspected and replayed.
 
-In: every event except those of a dry run, which changes nothing; from the functions themselves, `attempts.made`.
+In: every event except dry-run events, which change no object; `attempts.made`, which the functions themselves publish.
 Out: nothing.
-Touches: nothing in the cluster. Writes the journal at `$DATABASE_URL`, else the file `$JOURNAL`. The function prunes
-events that are older than `$JOURNAL_DAYS`, and the oldest events if the journal is larger than `$JOURNAL_BYTES`.
+Touches: nothing in the cluster. The step writes to the database `$DATABASE_URL`, or else to the file `$JOURNAL`. It
+deletes events that are older than `$JOURNAL_DAYS`, and the oldest events if the journal exceeds `$JOURNAL_BYTES`.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
 REDELIVERED_EVENTS = Counter("nodemaintenance_events_redelivered_total", "Events that record received again")
 DEAD_LETTERS = Counter("nodemaintenance_events_dead_total", "Events that could not be delivered")
 JOURNAL_OPENING, JOURNAL_OPEN_TIMEOUT_SECONDS = FailFastLock(OSError), 5.0
-"""Lock for opening the journal, and the seconds for which a thread waits for it.
+"""Lock for opening the journal, and its timeout in seconds.
 
-Without the lock, two threads could each open the process's journal.
+Without the lock, two threads could each open a journal.
 """
 
 
-@step("record", consumes=(), emits=())  # It consumes all event types.
+@step("record", consumes=(), emits=())  # An empty `consumes` selects all event types.
 def record(event: BaseCloudEvent, _client: SyncClient) -> list[BaseCloudEvent]:
     """Record the complete event once; for `attempts.made`, record the attempts that the event contains.
 
-    Raises `Retry` if the journal cannot be written, and `BadEvent` for malformed attempts. The journal must not show
-    actions that never happened. Attempts, and events from this project's components, must therefore be signed: raises
-    `InvalidSignature` otherwise.
+    The journal must not contain actions that never happened. Attempts, and events from this project's components, must
+    therefore be signed; otherwise, raises `InvalidSignature`. Raises `Retry` if the journal cannot be written, and
+    `BadEvent` for malformed attempts.
     """
-    arrived_at = datetime.now(timezone.utc)  # The time is taken first, because opening the journal is slow.
+    arrived_at = datetime.now(timezone.utc)  # Take the time before opening the journal, which is slow.
     if extensions.is_dry_run(event):
         return []
     if event.get_type() == events.ATTEMPTS_MADE or event.get_source().startswith(events.SOURCE_PREFIX):
@@ -59,7 +59,7 @@ def record(event: BaseCloudEvent, _client: SyncClient) -> list[BaseCloudEvent]:
 
 
 def _store_event(event: BaseCloudEvent, arrived_at: datetime) -> None:
-    # The first call opens the journal.
+    # The first call of `get_journal` opens the journal.
     with JOURNAL_OPENING.hold(JOURNAL_OPEN_TIMEOUT_SECONDS, contended_timeout=JOURNAL_OPEN_TIMEOUT_SECONDS):
         journal, pruner = get_journal(), _get_pruner()
     if event.get_type() == events.ATTEMPTS_MADE:
@@ -73,8 +73,8 @@ def _store_event(event: BaseCloudEvent, arrived_at: datetime) -> None:
 
 @cache
 def get_journal() -> Journal:
-    """Return this process's journal, and open it on first use."""
-    # The import takes half of the memory and startup time, and only `record` needs it.
+    """Return this process's journal, which is opened on first use."""
+    # Import it here, because the import doubles a process's memory and startup time, and only `record` needs it.
     from eventing.journal.store import Journal
 
     return Journal.from_environment()

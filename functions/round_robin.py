@@ -1,4 +1,4 @@
-"""Round-robin selection of a few items per tick, which bounds the work of each tick (design rule 10)."""
+"""Round-robin selection of a few items per call, which bounds the work of each pass (design rule 10)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ T = TypeVar("T")
 class RoundRobin:
     """Round-robin selection in the order of the items' uids, which remembers its position.
 
-    The position is kept in this process's memory, and its initial value is random. If each tick runs in a new process,
-    the selection is thus random, and no item is skipped forever. A position derived from the tick's time would skip
-    some items if the schedule and the number of items had a common divisor. Several processes rotate independently.
+    Each process keeps its own position in memory, with a random initial value. Even if each call is made in a new
+    process, no item is therefore skipped forever. A position derived from the current time would skip some items if the
+    interval of the calls and the number of items had a common divisor.
     """
 
     def __init__(self, last_uid: str = "") -> None:
@@ -31,9 +31,9 @@ class RoundRobin:
         return chosen
 
     def rotate(self, items: Iterable[T], get_uid: Callable[[T], str]) -> list[T]:
-        """Return all items in rotated order.
+        """Return all items in uid order, starting after the first item of the previous call, and wrapping around.
 
-        The order starts after the first item of the previous call, or after the uid passed to `resume_after`.
+        After a call of `resume_after`, the order starts after the uid that was passed to it.
         """
         rotated = self._rotate_after_last(items, get_uid)
         if rotated:
@@ -41,9 +41,9 @@ class RoundRobin:
         return rotated
 
     def resume_after(self, uid: str) -> None:
-        """Set the position to the last item that was handled before the time ran out.
+        """Set the position to the last item that was handled before the deadline.
 
-        The next call to `rotate` then starts with the items that were not reached.
+        The next call of `rotate` then starts with the items that were not reached.
         """
         self._last_uid = uid
 

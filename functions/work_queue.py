@@ -1,16 +1,15 @@
 """Work queue of a function whose events are only hints: one pass per key runs at a time (design rule 8).
 
-A hint is an event that reports only that something may have changed. A pass is one execution of the function: it reads
+A hint is an event that reports only that an object may have changed. A pass is one execution of the function: it reads
 the current state and does what can be done now. As in client-go's work queue, a key is idle, running, or running and
-dirty. A hint for an idle key starts a pass in the hint's own request. A hint for a running key waits in its request,
-which makes the key dirty, and starts the next pass. A newer hint for a dirty key takes its place, and the hint that
-waited before is acknowledged: the next pass handles both. A crash loses no hint, because the event that started or
-awaits a pass is redelivered, and its new pass sees newer state than all coalesced hints.
+dirty. A hint for an idle key starts a pass in the hint's own request. A hint for a running key makes the key dirty: its
+request waits, and then starts the next pass. A newer hint for a dirty key replaces the waiting hint, which is
+acknowledged, because the next pass handles both. A crash loses no hint: the broker redelivers the event whose request
+was running or waiting, and the new pass reads newer state than all coalesced hints reported.
 
-A hint may arrive after a pass that has already seen its state. Such a hint is acknowledged without another pass,
-because a broker that keeps order delivers late hints one by one. The event that started a pass is an exception, because
-its response may have been lost. While that pass is in progress, the redelivered event is rejected, so that the broker
-retries it later.
+A hint that reports state which a pass has already read is acknowledged without another pass. Otherwise a broker with
+ordered delivery would cause one pass per late hint. The event that started a pass is an exception, because its response
+may have been lost. While that pass is running, a redelivery of the event is rejected, so that the broker retries later.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from kube.resource_versions import find_newest
 Replies = list[BaseCloudEvent]
 """The events that one pass returns."""
 ResourceVersions = Mapping[str, str]
-"""The resourceVersions that a pass has seen, keyed by their field names in event data."""
+"""The resourceVersions that a pass has read, by the names of their fields in event data."""
 MAX_REMEMBERED_KEYS = 1000
-"""Maximum number of keys whose last pass is remembered."""
+"""Maximum number of keys for which the state read by the last pass is remembered."""
 MIN_PASS_SECONDS = 0.7
-"""Minimum seconds for a pass whose hint has waited; with less time left, the pass would achieve nothing."""
+"""Minimum seconds that must remain before the deadline to start a pass for a hint that has waited."""
 
 
 class WorkKey(NamedTuple):
@@ -47,64 +46,65 @@ class WorkKey(NamedTuple):
 
 
 class HintPolicy:
-    """How a function's hints coalesce.
+    """Policy that determines how a function's hints coalesce.
 
     Attributes:
-        build_key: Returns the key of the pass that an event requires. Raises `BadEvent` if the event lacks the key's
-            fields.
+        build_key: Function that returns the work queue key of an event. Raises `BadEvent` if the event lacks a field of
+            the key.
     """
 
     def __init__(self, build_key: Callable[[BaseCloudEvent], WorkKey]) -> None:
         self.build_key = build_key
 
     def may_replace(self, waiting: BaseCloudEvent, newer: BaseCloudEvent) -> bool:
-        """Return whether a hint may take the place of a waiting hint: not if its object is older."""
+        """Return whether `newer` may replace the waiting hint: only if its object is not older."""
         version = _get_object_version(newer)
         return find_newest((_get_object_version(waiting), version)) in (version, "")
 
     def merge_hints(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
-        """Return the hint for a pass that handles all of these; the last one is the hint that has waited."""
+        """Return one hint for a pass that handles all of `hints`; the last one is the hint whose request waited."""
         return hints[-1]
 
     def read_versions(self, _replies: Replies) -> ResourceVersions:
-        """Return the versions that a pass with these replies has seen; none here, because every hint needs a pass."""
+        """Return the resourceVersions that a pass with these replies has read; by default none."""
         return {}
 
     def has_seen(self, _versions: ResourceVersions, _hint: BaseCloudEvent) -> bool:
-        """Return whether a pass that has seen `versions` makes a pass for the hint unnecessary."""
+        """Return whether a pass that has read `versions` makes a pass for the hint unnecessary; by default False."""
         return False
 
 
 def _get_object_version(hint: BaseCloudEvent) -> str:
-    """Return the resourceVersion of the object that the hint carries, "" if there is none."""
+    """Return the resourceVersion of the Kubernetes object in the hint's data, or "" if there is none."""
     data = hint.get_data()
     metadata = data.get("metadata") if isinstance(data, dict) else None
     return str(metadata.get("resourceVersion") or "") if isinstance(metadata, dict) else ""
 
 
 class SeenState(NamedTuple):
-    """Source and id of the event that started a pass, and the resourceVersions that the pass has seen."""
+    """Source and id of the event that started a pass, and the resourceVersions that the pass has read."""
 
     event_id: tuple[str, str]
     versions: ResourceVersions
 
 
 class WorkQueue:
-    """All passes of one function in a process. Thread-safe."""
+    """Work queue that runs and coalesces one function's passes in this process. Thread-safe."""
 
     def __init__(self, policy: HintPolicy) -> None:
         self._policy = policy
         self._changed = threading.Condition()
         self._running: dict[str, tuple[str, str]] = {}
-        """Serial key → source and id of the event whose pass is in progress."""
+        """Map from a serial key to the source and id of the event whose pass is running."""
         self._waiting: dict[WorkKey, list[BaseCloudEvent]] = {}
-        """Key → the hint that waits for its turn, preceded by the hints that its pass also handles."""
+        """Map from a key to the waiting hint, preceded by the acknowledged hints that its pass will also handle."""
         self._last_seen = BoundedCache[WorkKey, SeenState](MAX_REMEMBERED_KEYS)
 
     def handle_hint(self, event: BaseCloudEvent, run_pass: Callable[[BaseCloudEvent], Replies]) -> Replies:
-        """Run the pass for a hint and return its replies; none if another pass handles the hint.
+        """Run a pass for the hint and return its replies, or return [] if another pass handles the hint.
 
-        Raises `Busy` if the serial key is busy for too long, or if the event's own pass is in progress.
+        Raises `Busy` if another pass with the same serial key runs for too long, or if a pass of the same event is
+        still running.
         """
         key = self._policy.build_key(event)
         hints = self._start_or_coalesce(key, event)
@@ -122,7 +122,7 @@ class WorkQueue:
                 self._changed.notify_all()
 
     def _start_or_coalesce(self, key: WorkKey, event: BaseCloudEvent) -> list[BaseCloudEvent]:
-        """Mark the key as running once its serial key is free, and return the hints for the pass.
+        """Wait until no pass with the serial key is running, mark the key as running, and return the pass's hints.
 
         Returns an empty list if another pass handles the event.
         """
@@ -131,27 +131,27 @@ class WorkQueue:
             if self._has_seen(key, event):
                 return []
             earlier = self._waiting.get(key, [])
-            # The redelivered event would not receive its pass's reply, which may trigger the next step.
+            # If the redelivered event were coalesced, its pass's reply, which may trigger the next step, could be lost.
             if event_id in (self._running.get(key.serial_key), *map(_get_event_id, earlier)):
                 raise Busy("the pass of this event is still in progress")
             if earlier and not self._policy.may_replace(earlier[-1], event):
                 earlier.insert(0, event)
                 return []
             hints = [*earlier, event]
-            if not self._wait_for_turn(key, hints) or all(self._has_seen(key, hint) for hint in hints):
+            if not self._wait_until_idle(key, hints) or all(self._has_seen(key, hint) for hint in hints):
                 return []
             self._running[key.serial_key] = event_id
             return hints
 
-    def _wait_for_turn(self, key: WorkKey, hints: list[BaseCloudEvent]) -> bool:
-        """Wait until the serial key is free; return False if a newer hint has taken the place of these hints.
+    def _wait_until_idle(self, key: WorkKey, hints: list[BaseCloudEvent]) -> bool:
+        """Wait until no pass with the serial key is running; return False if a newer hint has replaced these hints.
 
-        The caller holds the lock. Raises `Busy` if too little time is left for a pass.
+        The caller holds the lock. Raises `Busy` if the deadline is too close for a pass.
         """
         if key.serial_key not in self._running and key not in self._waiting:
             return True
         if not has_seconds_left(MIN_PASS_SECONDS):
-            raise Busy("no time is left for a pass")
+            raise Busy("the deadline is too close for a pass")
         seconds_left = get_seconds_left()
         self._waiting[key] = hints
         self._changed.notify_all()
@@ -169,7 +169,7 @@ class WorkQueue:
         return True
 
     def _has_seen(self, key: WorkKey, hint: BaseCloudEvent) -> bool:
-        """Return whether the key's last pass, which another event started, has seen the state that the hint reports."""
+        """Return whether the key's last pass, started by another event, has read the state that the hint reports."""
         seen = self._last_seen.get(key)
         return seen is not None and seen.event_id != _get_event_id(hint) and self._policy.has_seen(seen.versions, hint)
 

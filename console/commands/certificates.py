@@ -18,7 +18,7 @@ COLUMNS = {
     "NOT AFTER": "ends",
     "NEXT RENEWAL": "renewal",
 }
-"""Table column → field of the JSON output."""
+"""Map from a table column to the field of the JSON output that it shows."""
 
 
 @click.command

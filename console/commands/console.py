@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 MIN_SECRET_CHARACTERS = 16
-"""Minimum length of the proxy secret in characters; a shorter secret can be guessed."""
+"""Minimum length of the proxy secret in characters, because a shorter secret could be guessed."""
 
 
 def _check_networks(context: click.Context, option: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ def console(
       kubectl maintenance console --listen 127.0.0.1:8090 --journal .cluster/product/journal.db
     """
     with explain_missing_module():
-        from console.web.server import Settings, serve  # slow import: about 500 ms
+        from console.web.server import Settings, serve  # Importing this module takes 500 ms.
 
     authenticating_proxy = _build_proxy(**proxy)
     is_local = _is_loopback_address(listen)
@@ -144,9 +144,9 @@ def console(
 def _build_proxy(
     user_header: str, groups_header: str, addresses: tuple[str, ...], secret_file: Path | None, secret_header: str
 ) -> AuthenticatingProxy | None:
-    """Return the authenticating proxy that the options describe, or None without --user-header.
+    """Return the authenticating proxy that the options configure, or None without --user-header.
 
-    Raises `BadParameter` if a required option is missing, or if the secret is too short or not ASCII.
+    Raises `BadParameter` if a required option is missing, or if the proxy secret is too short or not ASCII.
     """
     from console.web.callers import AuthenticatingProxy
 
@@ -166,7 +166,7 @@ def _build_proxy(
 
 
 def _is_loopback_address(listen: str) -> bool:
-    """Return whether only this machine can reach the address. Raises `BadParameter` if it is invalid."""
+    """Return whether `listen` is a loopback address. Raises `BadParameter` if the address is invalid."""
     try:
         host, _ = parse_host_port(listen)
     except ValueError:

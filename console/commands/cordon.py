@@ -1,4 +1,4 @@
-"""`kubectl maintenance cordon NODE...` and `uncordon NODE...`, without a NodeMaintenance (DRN-6, OSV-10, OSV-10a)."""
+"""`kubectl maintenance cordon` and `uncordon`: change nodes without a NodeMaintenance (DRN-6, OSV-10, OSV-10a)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ from kube.nodes import build_node_path, build_restore_patch, has_maintenance_lab
 from kube.paths import Object
 
 MAX_ATTEMPTS = 5
-"""Maximum attempts to patch the node; the node lifecycle controller's taint writes after a cordon cause conflicts."""
+"""Maximum number of attempts to patch the node.
+
+The first attempts may conflict with the node lifecycle controller, which adds or removes taints after a cordon.
+"""
 
 
 @click.command
@@ -84,11 +87,11 @@ def uncordon(selection: NodeSelection, output: str) -> None:
 
 
 async def _uncordon_node(api: Api, node_name: str) -> tuple[bool, Object]:
-    """Uncordon the node, and return whether it changed, together with the node report.
+    """Uncordon the node, and return whether the node changed, and the report on the node.
 
-    If the node carries our maintenance label, the patch also removes that label and the drain taints. Without the
-    label, the drain taints belong to another actor and stay. Raises `ClickException` while the node is in maintenance,
-    because that maintenance would cordon it again.
+    If the node has the maintenance label, the patch also removes the label and the drain taints. Without the label,
+    another actor has added the drain taints, so they stay. Raises `ClickException` if a maintenance of the node exists,
+    because that maintenance would cordon the node again.
     """
     for maintenance in select_unreleased(await list_served_maintenances(api, node_name)):
         raise click.ClickException(

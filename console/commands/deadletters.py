@@ -1,4 +1,4 @@
-"""`kubectl maintenance deadletters` and `redrive`: list dead letters, and deliver or discard them.
+"""`kubectl maintenance deadletters` lists dead letters; `kubectl maintenance redrive` delivers or discards them.
 
 Each dead letter is delivered only to the function that did not accept it.
 """
@@ -84,7 +84,7 @@ def _build_row(fields: dict[str, Any], now: datetime) -> tuple[str, ...]:
 
 
 def _format_completion(fields: dict[str, Any], now: datetime) -> str:
-    """Return how the dead letter was completed, "" if it is open."""
+    """Return a note that the dead letter was discarded or redriven, "" if it is still open."""
     if discarded := fields["discarded"]:
         return f" (discarded by {discarded['by']} {format_age(discarded['at'], now)} ago)"
     return "" if fields["open"] else " (redriven)"
@@ -131,7 +131,7 @@ def redrive(
     """
     if bool(ids) == all_open:
         raise click.UsageError("name the ids of dead letters, or use --all")
-    from console.terminal.connection import open_client  # slow import, not needed for the list of dead letters
+    from console.terminal.connection import open_client  # This slow import is not needed to list dead letters.
 
     with open_journal(journal) as opened_journal, open_client() as client:
         dead_letters = list_dead_letters_to_redrive(opened_journal, ids)
@@ -139,7 +139,7 @@ def redrive(
             message = f"open dead letter {', '.join(missing)} not found"
             raise NoResult(f"{message}: see kubectl maintenance deadletters --all")
         if discard:
-            _discard(dead_letters, opened_journal, client, output, is_confirmed=yes)
+            _confirm_and_discard(dead_letters, opened_journal, client, output, is_confirmed=yes)
             return
         broker_url = broker or find_broker_url(client, namespace)
         items = build_redrive_items(dead_letters, functions_url, namespace, client)
@@ -148,23 +148,26 @@ def redrive(
         results = []
         for result in redrive_all(items, broker_url, opened_journal):
             results.append(result)
-            print_note(f"{_format_event(result.item.dead_letter)}  {_format_outcome(result)}", output)
+            print_note(f"{_format_dead_letter(result.item.dead_letter)}  {_format_outcome(result)}", output)
     print_note(f"{sum(not result.failed for result in results)} of {len(results)} redriven", output)
-    show_json({"redriven": [_build_fields(result) for result in results]}, output)
+    show_json({"redriven": [_build_result_fields(result) for result in results]}, output)
     if any(result.failed for result in results):
         raise click.exceptions.Exit(1)
 
 
-def _discard(
+def _confirm_and_discard(
     dead_letters: Sequence[Entry], journal: Journal, client: SyncClient, output: str, *, is_confirmed: bool
 ) -> None:
-    """Discard the dead letters in the name of the client's user, after a confirmation, and print them."""
-    from kube.client.access_reviews import whoami  # slow import, not needed for the list of dead letters
+    """Ask for confirmation unless `is_confirmed`, then discard the dead letters and print them.
+
+    The journal records the API client's user as the one who discarded them.
+    """
+    from kube.client.access_reviews import whoami  # This slow import is not needed to list dead letters.
 
     user = client.run(whoami(client.api))
     if dead_letters and not is_confirmed:
         for entry in dead_letters:
-            print_note(_format_event(entry), output)
+            print_note(_format_dead_letter(entry), output)
         confirm(f"Discard {format_count(len(dead_letters), 'dead letter')}?", "use --yes")
     discarded = discard_all(dead_letters, user, journal)
     print_note(f"{format_count(len(discarded), 'dead letter')} discarded by {user}", output)
@@ -173,11 +176,13 @@ def _discard(
 
 def _confirm_redrive(items: Sequence[RedriveItem], output: str) -> None:
     for item in items:
-        print_note(f"{_format_event(item.dead_letter)}{'' if item.problem else f' at {item.function_url}'}", output)
+        print_note(
+            f"{_format_dead_letter(item.dead_letter)}{'' if item.problem else f' at {item.function_url}'}", output
+        )
     confirm(f"Redrive {format_count(len(items), 'dead letter')}?", "use --yes")
 
 
-def _build_fields(result: RedriveResult) -> dict[str, Any]:
+def _build_result_fields(result: RedriveResult) -> dict[str, Any]:
     outcome = (
         result.attempt.as_data() if result.attempt else {"note" if result.is_already_done else "error": result.problem}
     )
@@ -189,14 +194,14 @@ def _build_fields(result: RedriveResult) -> dict[str, Any]:
     }
 
 
-def _format_event(dead_letter: Entry) -> str:
-    """Format the dead letter and its function as one line."""
+def _format_dead_letter(dead_letter: Entry) -> str:
+    """Return the dead letter's event id, event type and failed function as one line."""
     event, function = dead_letter.event, find_failed_function(dead_letter) or "unknown function"
     return f"{event.get_id()}  {shorten_type(event.get_type())}  ─▶ {function}"
 
 
 def _format_outcome(result: RedriveResult) -> str:
-    """Describe the outcome of a redrive in words."""
+    """Return the outcome of a redrive as text: the response events, the failure, or why no attempt was made."""
     attempt = result.attempt
     if attempt is None:
         return result.problem if result.is_already_done else f"failed: {result.problem}"

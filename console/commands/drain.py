@@ -1,4 +1,4 @@
-"""`kubectl maintenance drain NODE...`: like `kubectl drain`, without a NodeMaintenance (DRN-1 to DRN-6, OSV-10)."""
+"""`kubectl maintenance drain`: drains nodes like `kubectl drain`, without a NodeMaintenance (DRN-1 to 6, OSV-10)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from kube.pods import DrainOptions, PodClassification, build_name_reference, bui
 
 @dataclass(frozen=True)
 class DrainRequest:
-    """How the command line asks to drain each node; `timeout` is in seconds and applies to each node, 0 for none."""
+    """The command-line options of the drain; `timeout` is the maximum time per node in seconds, 0 for no limit."""
 
     options: DrainOptions
     dry_run: bool
@@ -89,7 +89,7 @@ def drain(
                 await _check_and_cordon_node(api, node, request)
                 cordoned_nodes.append(node)
             if cordoned_nodes and not dry_run:
-                set_interrupt_note(lambda: _describe_cordoned_nodes(cordoned_nodes))
+                set_interrupt_note(lambda: _build_interrupt_note(cordoned_nodes))
         for node in cordoned_nodes:
             with outcomes.collect_error(node):
                 outcomes.reports[node] = await _drain_node(api, node, request, cordoned_nodes)
@@ -99,18 +99,18 @@ def drain(
 
 
 async def _check_and_cordon_node(api: Api, node: str, request: DrainRequest) -> None:
-    """Cordon the node unless this is a dry run. Raises a usage error if the API server rejects the pod selector."""
+    """Cordon the node, except in a dry run. Raises a usage error if the API server rejects the pod selector."""
     await get_node_or_refuse(api, node)
-    await _check_selector(api, node, request.options)
+    await _check_pod_selector(api, node, request.options)
     if not request.dry_run:
         changed = await cordon_node(api, node)
         print_note(f"node/{node} {'cordoned' if changed else 'already cordoned'}", request.output)
 
 
 async def _drain_node(api: Api, node: str, request: DrainRequest, cordoned_nodes: Sequence[str]) -> Object:
-    """Evict the node's pods, or preview it in a dry run; return the report.
+    """Evict the node's pods, or preview the evictions in a dry run; return the report for the node.
 
-    In: also all nodes that the command has cordoned, for the note after Ctrl-C.
+    `cordoned_nodes` are all nodes that the command has cordoned, which the message after Ctrl-C names.
     """
     options, output = request.options, request.output
     pods = await classify_node_pods(api, node, options)
@@ -132,8 +132,8 @@ async def _drain_node(api: Api, node: str, request: DrainRequest, cordoned_nodes
     }
 
 
-async def _check_selector(api: Api, node: str, options: DrainOptions) -> None:
-    """Raise a usage error if the API server rejects the selector, before the node is cordoned (DRN-5)."""
+async def _check_pod_selector(api: Api, node: str, options: DrainOptions) -> None:
+    """Raise a usage error if the API server rejects the pod selector (DRN-5)."""
     try:
         await classify_node_pods(api, node, options)
     except Rejected as error:
@@ -141,9 +141,9 @@ async def _check_selector(api: Api, node: str, options: DrainOptions) -> None:
 
 
 def _raise_if_drain_refused(node: str, classification: PodClassification, *, is_cordoned: bool) -> None:
-    """Raise one error that lists all refusals, if there are any.
+    """Raise an error that lists all pods which the drain options do not allow to evict, if there are any.
 
-    The command then evicts no pods. If it has cordoned the node, the node stays cordoned (DRN-2).
+    The command then evicts no pod of the node. If it has cordoned the node, the node stays cordoned (DRN-2).
     """
     if not classification.refusals:
         return
@@ -157,8 +157,8 @@ def _create_node_drain(api: Api, node: str, classification: PodClassification, r
     return NodeDrain(api, node, selector, classification.leaving, lambda text: print_note(text, request.output))
 
 
-def _describe_cordoned_nodes(nodes: Sequence[str], remaining_pods: str = "") -> str:
-    """Return what remains after Ctrl-C, and the command that undoes it."""
+def _build_interrupt_note(nodes: Sequence[str], remaining_pods: str = "") -> str:
+    """Return the message after Ctrl-C: the nodes that stay cordoned, and the command that uncordons them."""
     names = ", ".join(f'"{node}"' for node in nodes)
     state = f"node {names} stays cordoned" if len(nodes) == 1 else f"nodes {names} stay cordoned"
     undo = f"to uncordon {'it' if len(nodes) == 1 else 'them'}, run kubectl maintenance uncordon {' '.join(nodes)}"
@@ -166,7 +166,7 @@ def _describe_cordoned_nodes(nodes: Sequence[str], remaining_pods: str = "") -> 
 
 
 async def _evict_pods(node_drain: NodeDrain, node: str, timeout: float, cordoned_nodes: Sequence[str]) -> None:
-    set_interrupt_note(lambda: _describe_cordoned_nodes(cordoned_nodes, node_drain.describe_remaining_pods()))
+    set_interrupt_note(lambda: _build_interrupt_note(cordoned_nodes, node_drain.describe_remaining_pods()))
     await run_with_timeout(
         timeout,
         node_drain.run(),
@@ -177,7 +177,7 @@ async def _evict_pods(node_drain: NodeDrain, node: str, timeout: float, cordoned
 
 
 def _report_dry_run(node: str, preview: MaintenancePreview, output: str) -> Object:
-    """Show and return the report of a dry run: what would happen to each pod."""
+    """Print what would happen to each pod, and return the report of the dry run."""
     for warning in preview.warnings:
         warn(warning)
     for line in preview.format_pod_lines():

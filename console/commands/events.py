@@ -1,4 +1,4 @@
-"""`kubectl maintenance events`: shows recorded events by node, maintenance, type and time; exports and imports them."""
+"""`kubectl maintenance events`: shows, exports and imports recorded events, filtered by node, type and time."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 FOLLOW_SECONDS = 1.0
 """Seconds between two reads of the journal with --follow."""
 MAX_RETRY_SECONDS = 30.0
-"""Maximum seconds between two reads of the journal with --follow, while it cannot be read."""
+"""Maximum of the exponential backoff with --follow, in seconds, while the journal is unavailable."""
 DEFAULT_LIMIT = 2000
-"""Default maximum number of events; the jsonl format has no default limit."""
+"""Default value of --limit, except for the jsonl format, which has no limit by default."""
 IMPORT_PARAMETERS = ("file", "journal")
 """The only parameters that are valid with --import."""
 
@@ -148,9 +148,9 @@ def events(
 
 
 def _follow_events(follower: EventFollower) -> NoReturn:
-    """Print events until Ctrl-C. After the first read, wait for a journal that cannot be read for some time.
+    """Print events until Ctrl-C; if the journal becomes unavailable, retry with an exponential backoff.
 
-    Raises `JournalUnavailable` if the first read fails, because the journal may be missing.
+    Raises `JournalUnavailable` if the first read fails, because the journal may not exist.
     """
     _print_lines(follower)
     backoff: ExponentialBackoff | None = None
@@ -172,13 +172,13 @@ def _print_lines(follower: EventFollower) -> None:
 
 
 def _check_period(since: datetime | None, until: datetime | None) -> None:
-    """Raise `UsageError` if `until` is not after `since`, because no event could match."""
+    """Raise `UsageError` if `until` is not after `since`, because no event could match both filters."""
     if since and until and until <= since:
         raise click.UsageError("--until is not after --since, so no event can match: correct or swap them")
 
 
 def _check_import_options(journal: str) -> None:
-    """Raise `UsageError` for the cluster's journal, or a filter or output option, which would have no effect."""
+    """Raise `UsageError` if --import is combined with --journal=cluster, or with an option that has no effect."""
     if journal == CLUSTER and is_set_on_command_line("journal"):
         raise click.UsageError("the cluster's journal accepts no import: name a file or a database with --journal")
     long_options = {str(param.name): max(param.opts, key=len) for param in click.get_current_context().command.params}
@@ -222,7 +222,7 @@ def _collect_arrivals(entries: Iterable[Entry], arrivals: list[datetime]) -> Ite
 
 
 def _omit_idle_ticks(entries: Iterable[Entry], hidden_ids: list[str]) -> Iterator[Entry]:
-    """Yield the entries without ticks that changed nothing, and append the ids of those to `hidden_ids`."""
+    """Yield the entries except idle ticks (which changed nothing), and append the ids of those to `hidden_ids`."""
     now = datetime.now(timezone.utc)
     for entry in entries:
         if is_idle_tick(entry, now):
@@ -234,9 +234,10 @@ def _omit_idle_ticks(entries: Iterable[Entry], hidden_ids: list[str]) -> Iterato
 def _print_entries(
     journal: JournalReader, entries: Iterable[Entry], output: str, *, shows_origins: bool = False
 ) -> None:
-    """Print the entries, and keep only the printed fields, because the data of all events may not fit in memory.
+    """Print the entries; keep only their printed fields, because the data of all events may not fit in memory.
 
-    With `shows_origins`, lines above the table name who started and ended each maintenance; the tree always does.
+    If `shows_origins` is true, lines above the table show which users started and ended each maintenance. The tree
+    always contains these lines.
     """
     now = datetime.now(timezone.utc)
     if output == "json":
@@ -252,7 +253,7 @@ def _print_entries(
 
 
 def _collect_origins(entries: Iterable[Entry], origins: dict[tuple[str, str], Origin]) -> Iterator[Entry]:
-    """Yield the entries unchanged, and add who started and ended each maintenance, by uid and name, to `origins`."""
+    """Yield the entries unchanged, and store in `origins`, by uid and name, who started and ended each maintenance."""
     for entry in entries:
         if entry.kind == "NodeMaintenance":
             identity = get_object_identity(entry.event)
@@ -261,7 +262,10 @@ def _collect_origins(entries: Iterable[Entry], origins: dict[tuple[str, str], Or
 
 
 def _warn_unknown_filters(journal: JournalReader, query: Query, count: int) -> None:
-    """Warn about filters that match nothing in the journal, such as a misspelled name, if no event was found."""
+    """Warn about each filter that matches no event in the journal, such as a misspelled name, if `count` is 0.
+
+    `count` is the number of events that match all filters of the query.
+    """
     if count:
         return
     if not journal.select(Query(limit=1)):
@@ -282,9 +286,10 @@ def _warn_unknown_filters(journal: JournalReader, query: Query, count: int) -> N
 
 
 def _import_events(file: BinaryIO, journal: str) -> None:
-    """Import the file into the journal with this path or URL, which is created if it does not exist.
+    """Import the events in `file` into the journal with this path or URL; create the journal if it does not exist.
 
-    The import reads the file twice, but a pipe can be read only once. The file is therefore copied first.
+    The import reads its input twice. A pipe can be read only once, so the function first copies the input to a
+    temporary file.
     """
     with TemporaryFile() as copy:
         copyfileobj(file, copy)

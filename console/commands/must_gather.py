@@ -1,4 +1,4 @@
-"""`kubectl maintenance must-gather`: writes the data that explains a maintenance into one archive (NMO-25)."""
+"""`kubectl maintenance must-gather`: writes diagnostic data about maintenances into one archive (NMO-25)."""
 
 from __future__ import annotations
 
@@ -64,10 +64,13 @@ def must_gather(file: Path | None, namespace: str, logs: Path | None, journal: s
 
 
 def _write_archive(file: Path, namespace: str, logs: Path | None, journal: str) -> dict[str, Any]:
-    """Write the archive and return its index. Raises `NoResult` for an unreadable journal before it writes anything."""
+    """Write the archive and return its index.
+
+    Raises `NoResult`, before it creates the file, if the journal is not readable.
+    """
 
     async def gather_all(api: Api) -> dict[str, Any]:
-        version = await api.get("/version")  # Without access to the cluster, no archive is created.
+        version = await api.get("/version")  # This request raises an error if the cluster is not accessible.
         with Archive(file) as archive:
             set_interrupt_note(lambda: f"{file} contains only the data read so far; its index.json lists it")
             archive.add_json("version.json", version, "get /version")
@@ -88,7 +91,7 @@ def _write_archive(file: Path, namespace: str, logs: Path | None, journal: str) 
 
 
 def _add_log(archive: Archive, log: Path) -> None:
-    """Add a log file; if it cannot be read, for example during its rotation, note that in the index."""
+    """Add a log file; if the file cannot be read, for example during its rotation, record that in the index."""
     try:
         lines = log.read_bytes()
     except OSError as error:
@@ -98,8 +101,8 @@ def _add_log(archive: Archive, log: Path) -> None:
 
 
 def _add_journal(archive: Archive, journal: Journal) -> None:
-    """Add the recorded events; if the journal cannot be read completely, note that in the index instead."""
-    from eventing.journal.store import JournalError  # slow import, needed only with a journal
+    """Add the recorded events; if the journal cannot be read completely, record that in the index instead."""
+    from eventing.journal.store import JournalError  # This slow import is needed only with a journal.
 
     try:
         archive.add_lines("journal.jsonl", map(_redact_line, export_lines(journal, Query())), "the journal")
@@ -108,12 +111,12 @@ def _add_journal(archive: Archive, journal: Journal) -> None:
 
 
 def _redact_line(line: bytes) -> bytes:
-    """Redact a journal line in the same way as the archived objects."""
+    """Remove possible secrets from the JSON in a journal line, as from the archived objects."""
     return json.dumps(redact_values(json.loads(line))).encode() + b"\n"
 
 
 def _list_problems(index: dict[str, Any]) -> list[str]:
-    """Return one message, with a remedy, for all missing permissions, and one message per other failed read."""
+    """Return one message for all missing permissions, and one message for each read that failed for another reason."""
     problems = []
     if denied := [entry["permission"] for entry in index["missingPermissions"]]:
         problems.append(f"ask an administrator for the rights to {', '.join(denied)}")

@@ -1,4 +1,4 @@
-"""`kubectl maintenance mutex`: shows upgrade runs of OpenShift's workers, and resumes a stopped run."""
+"""`kubectl maintenance mutex`: shows upgrade runs of OpenShift's worker nodes, and resumes a halted run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kube.paths import Object
 from kube.text_limits import format_count
 
 STEP_COLORS = {"Failed": "red", "Invalid": "red", "Finished": "green", "Waiting": "", "New": ""}
-"""Colors of a run's step; all other steps are in progress and shown in yellow."""
+"""Map from a run's step to its color; all other steps are in progress and are shown in yellow."""
 STATE_COLORS = {STEP_DONE: "green", STEP_CURRENT: "yellow", STEP_HALTED: "red"}
 RESULT_COLORS = {JobOutcome.COMPLETE.value: "green", JobOutcome.FAILED.value: "red"}
 
@@ -91,7 +91,7 @@ def retry(name: str, output: str) -> None:
 
 
 async def _read_state(api: Api, name: str) -> Object:
-    """Return the JSON output: `{runs}`, or the report on the run that `name` refers to."""
+    """Return the JSON output: the report on the run with this name, or `{runs}` with the reports on all runs."""
     if name:
         return build_report(await upgrade_runs.get_run(api, name))
     return {"runs": [build_report(run) for run in await upgrade_runs.list_runs(api)]}
@@ -99,7 +99,7 @@ async def _read_state(api: Api, name: str) -> Object:
 
 async def _watch_state(api: Api, name: str, output: str) -> None:
     full_name = format_full_name(await upgrade_runs.get_run(api, name)) if name else ""
-    with show_live(_render_state, _format_lines, output) as show_state:
+    with show_live(_render_state, _format_run_lines, output) as show_state:
         async with aclosing(upgrade_runs.watch_runs(api)) as states:
             async for runs in states:
                 reports = [build_report(run) for run in runs if full_name in ("", format_full_name(run))]
@@ -111,19 +111,19 @@ def _render_state(state: Object) -> RenderableType:
     return _render_overview(escaped["runs"], now) if "runs" in escaped else _render_details(escaped, now)
 
 
-def _format_lines(state: Object) -> str:
-    """Return one line for each run, for a pipe: name, step, node, and what the run waits for."""
+def _format_run_lines(state: Object) -> str:
+    """Return one line of plain text for each run, for a pipe: name, step, node, and what the run waits for."""
     escaped = escape_all(state)
-    return "\n".join(map(_format_line, escaped.get("runs", [escaped]))) or "No MutexRunConfigs found."
+    return "\n".join(map(_format_run_line, escaped.get("runs", [escaped]))) or "No MutexRunConfigs found."
 
 
-def _format_line(run: Object) -> str:
+def _format_run_line(run: Object) -> str:
     words = [f"{run['namespace']}/{run['name']}", run["step"], run["progress"]]
     return " ".join(filter(None, words)) + (f": {run['waits']['what']}" if run["waits"] else "")
 
 
 def _render_overview(runs: Sequence[Object], now: datetime) -> RenderableType:
-    """Build a table with one row per run, and below it what each run waits for."""
+    """Build a table with one row per run, followed by a line for each run that waits."""
     if not runs:
         return Text("No MutexRunConfigs found.")
     table = create_table("NAMESPACE", "NAME", "STEP", "NODE", "VERSION", "AGE")
@@ -135,7 +135,7 @@ def _render_overview(runs: Sequence[Object], now: datetime) -> RenderableType:
 
 
 def _render_details(run: Object, now: datetime) -> RenderableType:
-    """Build the view of one run: its steps, its nodes, and the Jobs of the last node that has Jobs."""
+    """Build the detailed view of one run: its steps, its nodes, and the Jobs of the last node that has Jobs."""
     version = f" to {run['version']}" if run["version"] else ""
     head = Text.assemble((f"{run['namespace']}/{run['name']}{version}  ", "bold"), _render_current_step(run))
     parts: list[RenderableType] = [head]
@@ -154,7 +154,7 @@ def _render_current_step(run: Object) -> Text:
 def _format_wait(run: Object, now: datetime) -> str:
     wait = run["waits"]
     since = f" (since {format_age(wait['since'], now)})" if wait["since"] else ""
-    remedy = f"\n{wait['remedy']}" if wait["remedy"] else ""  # on its own line, so that the user can copy the command
+    remedy = f"\n{wait['remedy']}" if wait["remedy"] else ""  # A command on its own line is easy to copy.
     return f"for: {wait['what']}{since}{remedy}"
 
 

@@ -14,7 +14,7 @@ from kube.maintenance.drain_flags import build_drain_spec, parse_drain_options
 from kube.maintenance.groups import ApiGroup
 
 BLOCKED_EXIT_STATUS = 3
-"""Exit status if something will block the drain; 1 stands for an error, and 2 for a usage error."""
+"""Exit status if a pod or a virtual machine will block the drain; 1 means an error, and 2 a usage error."""
 
 
 @click.command(cls=KubectlFlagsCommand)
@@ -48,7 +48,7 @@ def preview(
     for warning in result.warnings:
         warn(warning)
     if output == "table":
-        from console.terminal.preview_display import render_preview  # slow import, needed only to draw
+        from console.terminal.preview_display import render_preview  # This slow import is needed only for the table.
 
         show(render_preview(result, verbose=verbose))
     show_object(result.as_data(), output)

@@ -1,4 +1,4 @@
-"""`kubectl maintenance replay`: replays recorded events, and compares the new responses with the recorded ones."""
+"""`kubectl maintenance replay`: posts recorded events to functions again, and compares the responses."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ target_options = combine_options(
     namespace_option,
     click.option("--in-process", is_flag=True, help="Run the function in this process, with your own rights."),
 )
-"""The options of `TargetOptions`."""
+"""Decorator that adds the command-line options for the fields of `TargetOptions`."""
 
 
 @click.command
@@ -134,9 +134,9 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **va
 
 
 def _check_function_location(options: TargetOptions) -> None:
-    """Raise `UsageError` if more than one option specifies where functions run.
+    """Raise `UsageError` if more than one command-line option specifies where the functions run.
 
-    $FUNCTIONS does not count, because it is set for all commands; the options override it.
+    The environment variable FUNCTIONS may also be set, because the options override it.
     """
     is_set = {
         "--in-process": options.in_process,
@@ -149,7 +149,10 @@ def _check_function_location(options: TargetOptions) -> None:
 
 
 def _list_calls(entries: Sequence[Entry], destination: TargetOptions, client: SyncClient) -> list[tuple[Entry, Target]]:
-    """Return each event with each function to call, in recorded order. Raises `NoResult` if there are none."""
+    """Return the calls to make: pairs of an event and a target function, in the events' recorded order.
+
+    Raises `NoResult` if no Trigger delivers the events to a function.
+    """
     targets = TargetResolver(destination, client)
     calls = [(entry, target) for entry in entries for target in targets.resolve(entry.event)]
     if not calls:
@@ -164,9 +167,9 @@ def _confirm_writes(calls: Sequence[tuple[Entry, Target]]) -> None:
 
 
 def _raise_unless_reproduced(replay_results: Sequence[ReplayResult], skipped_calls: int) -> None:
-    """Raise the exception that sets the exit status, unless all responses are the same or explained.
+    """Raise the exception that determines the exit status, unless no response has an unexplained difference.
 
-    `skipped_calls` is the number of calls that were not made because an endpoint is not one of our functions.
+    `skipped_calls` is the number of calls that were not made, because an endpoint is not a function of this product.
     """
     if skipped_calls:
         skipped = f"the replay skips the remaining {format_count(skipped_calls, 'call')}"
@@ -184,7 +187,7 @@ def _raise_unless_reproduced(replay_results: Sequence[ReplayResult], skipped_cal
 
 
 def render_replay(replayed: ReplayResult) -> Text:
-    """Format a line for the event and the function, and one or more lines for each difference."""
+    """Build a line with the result of replaying one event to one function, followed by lines for each difference."""
     event, function = replayed.entry.event, replayed.response.function
     summary = f"{shorten_type(event.get_type()):25} ─▶ {function:8} {_format_response(replayed.response):28}"
     lines = Text.assemble(
@@ -215,5 +218,5 @@ def _format_response(response: FunctionResponse) -> str:
 
 
 def render_missing_objects(sentences: Iterable[str]) -> Text:
-    """Format one line for each object that no longer exists."""
+    """Build one line for each sentence about an object that no longer exists."""
     return Text("\n".join(map(escape, sentences)), "dim")

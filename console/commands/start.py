@@ -56,12 +56,12 @@ from kube.virtualization.drain_forecast import build_warnings, describe_moves
 
 @dataclass(frozen=True)
 class MaintenanceRequest:
-    """The NodeMaintenances that the command line describes: one for each selected node.
+    """Command-line options for the NodeMaintenances to create, one for each selected node.
 
     Attributes:
-        name: The name of the only NodeMaintenance, or "" for the name of each node.
-        drain_fields: The fields of its `spec.drain`: the deadline, and the flags of `kubectl drain`, whose parameters
-            have the fields' names (DRN-1a); None for each flag that is not set.
+        name: The name of the NodeMaintenance if only one node is selected; "" to use the node's name.
+        drain_fields: The fields of `spec.drain`: the deadline and the flags of `kubectl drain` (DRN-1a); None for a
+            field whose option is not set.
     """
 
     name: str
@@ -73,12 +73,12 @@ class MaintenanceRequest:
 
     @property
     def drain_options(self) -> DrainOptions:
-        """Return the drain options, with defaults for fields that are None."""
+        """Return the drain options, with the default value for each field that is None."""
         return parse_drain_options({"spec": build_drain_spec(self.drain_fields)})
 
 
 def check_deadline(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
-    """Return the deadline unchanged. Raises `BadParameter` if it is not a duration."""
+    """Return the value of --deadline unchanged. Raises `BadParameter` if the value is not a duration."""
     try:
         if value is not None:
             escalation.parse_duration(value)
@@ -88,14 +88,14 @@ def check_deadline(_context: click.Context, _option: click.Parameter, value: str
 
 
 class PreviewResult(NamedTuple):
-    """The nodes that exist, the preview of their maintenance, and the error that prevents a preview."""
+    """The selected nodes that exist, the preview of their maintenance, and the error if the preview failed."""
 
     known_nodes: Sequence[str]
     preview: MaintenancePreview | None = None
     error: str = ""
 
     def split_by_node(self) -> Mapping[str, Object]:
-        """Return the part of the preview for each node that exists, as JSON data."""
+        """Return the preview of each existing node as JSON data, or the error if the preview failed."""
         if self.preview:
             return self.preview.split_by_node()
         return {node: {"podsUnknown": self.error} for node in self.known_nodes}
@@ -174,20 +174,20 @@ def start(
             print_note(f"Follow the drain with: kubectl maintenance {target} --watch", output)
         return outcomes
 
-    run_with_api(start_nodes).finish(output, _list_full_name)
+    run_with_api(start_nodes).finish(output, _list_maintenance_name)
 
 
-def _list_full_name(maintenance: Object) -> list[str]:
+def _list_maintenance_name(maintenance: Object) -> list[str]:
     return [format_full_name(maintenance)]
 
 
 def _preview_and_confirm(
     selection: NodeSelection, nodes: Sequence[str], request: MaintenanceRequest, journal: str
 ) -> PreviewResult:
-    """Preview the maintenance, show the preview, and ask if necessary.
+    """Preview the maintenance, show the preview, and ask for confirmation if necessary.
 
-    The question is asked outside of the event loop, which would ignore Ctrl-C at a prompt. Raises `NoResult` if the
-    user does not confirm.
+    The function asks outside of the event loop, which would ignore Ctrl-C at a prompt. Raises `NoResult` if the user
+    does not confirm.
     """
     may_ask = not (request.dry_run or selection.is_confirmed)
     is_interactive = may_ask and sys.stdin.isatty()
@@ -212,10 +212,10 @@ async def _try_preview(
     drains: Collection[RecordedDrain],
     reads_other_nodes: bool,
 ) -> PreviewResult:
-    """Preview the maintenance of the nodes that exist; the creation of the NodeMaintenances reports the others.
+    """Preview the maintenance of the nodes that exist.
 
-    If the API server rejects a request of the preview, or does not respond to it, the result has the error instead.
-    Raises `ApiError` if the nodes cannot be read.
+    Nodes that do not exist are reported later, when their NodeMaintenances are created. If a request of the preview
+    fails, the result contains the error instead of a preview. Raises `ApiError` if the nodes cannot be read.
     """
     found = await gather_all(*(get_or_none(api.get(build_node_path(name))) for name in nodes))
     known = [name for name, node in zip(nodes, found, strict=True) if node]
@@ -234,10 +234,10 @@ async def _try_preview(
 
 
 def _show_preview(preview: MaintenancePreview, request: MaintenanceRequest, *, asks: bool) -> None:
-    """Show the preview: a summary before a question, otherwise warnings and, in a dry run, each pod.
+    """Show the preview: if the command `asks` for confirmation, a summary on stderr, otherwise warnings.
 
-    The summary belongs to the question, and goes to stderr with it. Without a question, the estimates of the duration
-    are shown if the command line names a journal with recorded drains.
+    In a dry run, the function also prints a line for each pod. Without a question, it prints the estimated duration
+    only if the command line names a journal with recorded drains.
     """
     for warning in preview.warnings:
         warn(warning)
@@ -264,7 +264,7 @@ def _show_preview(preview: MaintenancePreview, request: MaintenanceRequest, *, a
 async def _start_maintenances(
     api: Api, selection: NodeSelection, nodes: Iterable[str], request: MaintenanceRequest
 ) -> NodeOutcomes:
-    """Create the NodeMaintenance of each node, in a dry run without storing it; return the objects to print."""
+    """Create a NodeMaintenance for each node (with a dry-run request if requested); return the objects to print."""
     outcomes = NodeOutcomes(selection)
     for node in nodes:
         with outcomes.collect_error(node):
@@ -275,7 +275,7 @@ async def _start_maintenances(
 
 
 async def _start_maintenance(api: Api, node: str, request: MaintenanceRequest, outcomes: NodeOutcomes) -> Object:
-    """Create one NodeMaintenance, and show the API server's warnings."""
+    """Create a NodeMaintenance for the node, and print the API server's warnings."""
     created, warnings = await _create_maintenance(api, node, request)
     for warning in warnings:
         warn(outcomes.add_node_name(node, warning))
@@ -284,7 +284,7 @@ async def _start_maintenance(api: Api, node: str, request: MaintenanceRequest, o
 
 
 async def _wait_for_drains(api: Api, outcomes: NodeOutcomes, namespace: str, timeout: float, output: str) -> None:
-    """Wait until the nodes are drained, and replace each object with its newest version, even if its drain failed."""
+    """Wait until the nodes are drained, and replace each object with its latest version, even if its drain failed."""
     drains = await wait_until_drained(api, outcomes.reports.values(), namespace, timeout, output)
     for uid, maintenance in drains.latest.items():
         node = get_node_name(maintenance)
@@ -295,7 +295,7 @@ async def _wait_for_drains(api: Api, outcomes: NodeOutcomes, namespace: str, tim
 
 
 async def _create_maintenance(api: Api, node: str, request: MaintenanceRequest) -> tuple[Object, list[str]]:
-    """Create the NodeMaintenance, in a dry run without storing it; return it with the API server's warnings."""
+    """Create the NodeMaintenance (with a dry-run request if requested); return it and the API server's warnings."""
     requester, create_api = await whoami(api), api.with_dry_run() if request.dry_run else api
     with collect_warnings() as warnings:
         created = await create_maintenance(

@@ -1,6 +1,7 @@
-"""`kubectl maintenance status [NODE...]`: shows nodes in maintenance, each drain's progress, and what blocks it.
+"""`kubectl maintenance status [NODE...]`: shows nodes in maintenance, each drain's progress, and what blocks the drain.
 
-For a single node it also shows the virtual machines, which it re-reads whenever the node's maintenance changes.
+For a single node, the command also shows the virtual machines. With --watch, it reads them again whenever the node's
+maintenance changes.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ from kube.paths import Object
 
 @dataclass(frozen=True)
 class Display:
-    """How to show the state.
+    """Display options of the command.
 
     Attributes:
         output: The output format.
-        namespace: The namespace to check for problems of the install.
-        is_watching: Whether the command shows each new state.
+        namespace: The namespace of the install, which is checked for problems.
+        is_watching: Whether the command shows every change until Ctrl-C.
     """
 
     output: str
@@ -60,11 +61,11 @@ class Display:
 
     @property
     def is_wide(self) -> bool:
-        """Return whether tables have more columns."""
+        """Return whether tables have the additional columns of `-o wide`."""
         return self.output == "wide"
 
     def select_steps(self, steps: list[NextStep]) -> list[NextStep]:
-        """Return the next steps, without those that only watch the state if this command does."""
+        """Return the suggested next steps; if this command is already watching, omit the suggestions to watch."""
         return [step for step in steps if not (self.is_watching and step.is_watch)]
 
 
@@ -93,7 +94,7 @@ def status(selection: NodeSelection, watch: bool, namespace: str, output: str) -
     """
     display = Display(output, namespace, watch)
     if selection.is_empty:
-        run_with_api(lambda api: _watch_all(api, None, display) if watch else _show_all(api, display))
+        run_with_api(lambda api: _watch_all(api, None, display) if watch else _show_all_maintenances(api, display))
     elif watch:
         run_for_nodes(
             selection,
@@ -107,7 +108,7 @@ def status(selection: NodeSelection, watch: bool, namespace: str, output: str) -
         _show_nodes(selection, display)
 
 
-async def _show_all(api: Api, display: Display) -> None:
+async def _show_all_maintenances(api: Api, display: Display) -> None:
     state = _build_overview(await list_served_maintenances(api))
     show_object(state, display.output, map(format_full_name, state["maintenances"]))
     if display.output in TEXT_OUTPUTS:
@@ -141,7 +142,7 @@ def _show_nodes(selection: NodeSelection, display: Display) -> None:
 
 
 async def _warn_if_stalled(api: Api, maintenances: list[Object], display: Display) -> None:
-    """Print warnings about the install if one of the maintenances is stalled."""
+    """Print warnings about problems of the install if one of the maintenances is stalled."""
     stalled = select_stalled(maintenances, datetime.now(timezone.utc))
     for warning in await list_install_warnings(api, display.namespace, stalled):
         warn(warning)
@@ -166,7 +167,7 @@ async def _build_node_state(api: Api, node: str, maintenances: list[Object], *, 
 async def _build_known_node_state(
     api: Api, node: str, maintenances: list[Object], *, reads_vmis: bool = True
 ) -> Object:
-    """Return the node's state. Raises `Refusal` if the node does not exist and no maintenance names it."""
+    """Return the JSON output for one node. Raises `Refusal` if the node does not exist and no maintenance names it."""
     state = await _build_node_state(api, node, maintenances, reads_vmis=reads_vmis)
     if state["state"] == STATE_GONE and not maintenances:
         raise build_unknown_node_refusal(node, await suggest_node(api, node))
@@ -174,12 +175,12 @@ async def _build_known_node_state(
 
 
 async def _watch_node(api: Api, node: str, display: Display) -> None:
-    """Show each new state of one node, which may be deleted meanwhile.
+    """Show the state of one node after every change, even after the node is deleted.
 
-    Raises `Refusal` if it does not exist at first and no maintenance names it.
+    Raises `Refusal` if the node does not exist at first and no maintenance names it.
     """
     builders = chain([_build_known_node_state], repeat(_build_node_state))
-    await _watch(
+    await _watch_and_show(
         api,
         node,
         lambda found: next(builders)(api, node, found),
@@ -189,9 +190,9 @@ async def _watch_node(api: Api, node: str, display: Display) -> None:
 
 
 async def _watch_nodes(api: Api, nodes: list[str], selection: NodeSelection, display: Display) -> None:
-    """Show each new state of these nodes' maintenances.
+    """Show the state of these nodes' maintenances after every change.
 
-    Raises `Refusal` if the user names a node that does not exist at first, and no maintenance names it.
+    Raises `Refusal` if the user names a node that does not exist at first and that no maintenance names.
     """
     if selection.names:
         maintained = set(map(get_node_name, await list_served_maintenances(api)))
@@ -200,17 +201,17 @@ async def _watch_nodes(api: Api, nodes: list[str], selection: NodeSelection, dis
 
 
 async def _watch_all(api: Api, nodes: list[str] | None, display: Display) -> None:
-    """Show each new state of all maintenances, or of those of `nodes`."""
+    """Show the state of all maintenances, or of the maintenances of `nodes`, after every change."""
 
     async def build_state(maintenances: list[Object]) -> Object:
         return _build_overview(
             [maintenance for maintenance in maintenances if nodes is None or get_node_name(maintenance) in nodes]
         )
 
-    await _watch(api, None, build_state, lambda state: _render_overview(state, display), display)
+    await _watch_and_show(api, None, build_state, lambda state: _render_overview(state, display), display)
 
 
-async def _watch(
+async def _watch_and_show(
     api: Api,
     node: str | None,
     build_state: Callable[[list[Object]], Awaitable[Object]],
@@ -235,7 +236,7 @@ async def _watch(
 
 
 def _render_details(state: Object, display: Display) -> RenderableType:
-    """Build the view of one node: its maintenances and virtual machines, and what to do next."""
+    """Build the detailed view of one node: its maintenances, its virtual machines, and the suggested next steps."""
     escaped, now = escape_all(state), datetime.now(timezone.utc)
     maintenances = escaped["maintenances"]
     details = render_details(escaped["node"], escaped["state"], maintenances, now, is_wide=display.is_wide)
@@ -245,14 +246,14 @@ def _render_details(state: Object, display: Display) -> RenderableType:
 
 
 def _render_overview(state: Object, display: Display) -> RenderableType:
-    """Build the table of all maintenances, and what to do next."""
+    """Build the table of all maintenances, followed by the suggested next steps."""
     maintenances = escape_all(state["maintenances"])
     table = render_overview(maintenances, datetime.now(timezone.utc), is_wide=display.is_wide)
     return Group(table, *render_next_steps(display.select_steps(suggest_overview_steps(maintenances))))
 
 
 def _render_nodes(reports: list[Object], display: Display) -> RenderableType:
-    """Build a table of the maintenances of several nodes, and a line for each node without a maintenance."""
+    """Build a line for each node without a maintenance, followed by the table of the other nodes' maintenances."""
     reports = sorted(reports, key=lambda report: str(report["node"]))
     maintenances = [maintenance for report in reports for maintenance in report["maintenances"]]
     idle = [
@@ -268,13 +269,13 @@ def _format_names(state: Object) -> str:
 
 
 class LineFormatter:
-    """Formats each state of a watch as lines for a pipe: one per maintenance, and one for each that is deleted."""
+    """Formatter of watched states for a pipe: one line per maintenance, and one line per deleted maintenance."""
 
     def __init__(self) -> None:
         self._known: dict[str, Object] = {}
 
     def format_lines(self, state: Object) -> str:
-        """Return the lines of the next state."""
+        """Return the lines for `state`, including lines for maintenances that were deleted since the last call."""
         current = {maintenance["metadata"]["uid"]: maintenance for maintenance in escape_all(state["maintenances"])}
         gone = [self._known[uid] for uid in self._known if uid not in current]
         self._known = current

@@ -53,7 +53,7 @@ def stop(selection: NodeSelection, wait: bool, timeout: float, output: str) -> N
             with outcomes.collect_error(node):
                 if select_unreleased(remaining.get(node, [])):
                     raise click.ClickException(_format_timeout(maintenances))
-                report = await _build_report(api, node, maintenances, remaining.get(node, []))
+                report = await _build_node_report(api, node, maintenances, remaining.get(node, []))
                 outcomes.reports[node] = report
                 _print_report(report, remaining.get(node, []), output, wait=wait, is_one_node=selection.is_one_node)
 
@@ -62,11 +62,11 @@ def stop(selection: NodeSelection, wait: bool, timeout: float, output: str) -> N
 
 
 async def _wait_until_released(api: Api, ended: Mapping[str, list[Object]], timeout: float) -> dict[str, list[Object]]:
-    """Wait until all these maintenances are released; return each node's maintenances that still exist.
+    """Wait until the `ended` maintenances are released; return those that still exist, by node.
 
-    A maintenance counts as released when the functions have removed their finalizers, after restoring the node. After
-    the timeout, the result contains unreleased maintenances, otherwise only those that other controllers' finalizers
-    keep.
+    The functions release a maintenance by removing their finalizer, after they have restored the node. A released
+    maintenance still exists if it has another controller's finalizer. After the timeout, the result also contains
+    maintenances that are not released.
     """
     remaining = dict(ended)
     node = next(iter(ended)) if len(ended) == 1 else None
@@ -93,8 +93,8 @@ def _format_timeout(ended_maintenances: list[Object]) -> str:
     return f"{names} is marked for deletion, but no function has restored the node: check that the functions run"
 
 
-async def _build_report(api: Api, node: str, ended: list[Object], still_existing: list[Object]) -> Object:
-    """Return the node's state, the maintenances that the command ended, and what keeps those that still exist."""
+async def _build_node_report(api: Api, node: str, ended: list[Object], still_existing: list[Object]) -> Object:
+    """Return the node's state, the names of the ended maintenances, and the finalizers of those that still exist."""
     return {
         **build_node_report(node, await get_or_none(api.get(build_node_path(node)))),
         "deleted": list(map(format_full_name, ended)),
@@ -103,7 +103,10 @@ async def _build_report(api: Api, node: str, ended: list[Object], still_existing
 
 
 def _print_report(report: Object, still_existing: list[Object], output: str, *, wait: bool, is_one_node: bool) -> None:
-    """Print a node's report: on one line if there are several nodes, except for maintenances that still exist."""
+    """Print a node's report, on a single line if the command selects several nodes.
+
+    An additional line explains why a maintenance still exists.
+    """
     for maintenance in still_existing:
         print_note(explain_released_maintenance(maintenance), output)
     outcome = "deleted" if wait else "marked for deletion"

@@ -1,4 +1,4 @@
-"""`kubectl maintenance version`: compares the version of this command with that of the functions in the cluster."""
+"""`kubectl maintenance version`: shows the versions of this command and of the functions, and warns if they differ."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from kube.paths import Object
 from kube.text_limits import format_first_names
 
 SELECTORS = {"services": "", "deployments": f"{COMPONENT_LABEL}={FUNCTION_COMPONENT}"}
-"""Resource of the workloads that run functions → the label selector of those among the objects in the namespace.
+"""Map from the resource name of a workload kind to the label selector of the workloads that run functions.
 
-Every Knative Service in the namespace runs functions; `func deploy` gives its Service no label of this project.
+Knative Services need no selector: every Knative Service in the namespace runs functions, and the one that `func deploy`
+creates has no label of this project.
 """
 MAX_NAMES = 3
 
@@ -63,7 +64,7 @@ def version(client_only: bool, namespace: str, output: str) -> None:
 
 
 async def _list_workloads(api: Api, namespace: str) -> tuple[list[Object], str]:
-    """Return the workloads of the functions, or why they are unknown."""
+    """Return the workloads that run functions, and the reason why the workloads cannot be listed, or ""."""
     listings = [replace(item, namespace=namespace) for item in PRODUCT_LISTINGS if item.resource in SELECTORS]
     workloads: list[Object] = []
     for listing in listings:

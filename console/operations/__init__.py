@@ -1,1 +1,1 @@
-"""Operations that the commands and the web console share. They import no click, no Flask and no rich."""
+"""Operations that the commands and the web console share. These modules import neither click nor Flask nor rich."""

@@ -1,7 +1,8 @@
-"""Writes a must-gather's .tar.gz archive: lists of objects and logs, each with the permission that it requires.
+"""Writes the .tar.gz archive of `must-gather`, which contains lists of objects, and logs.
 
-An index lists the archive's contents and everything that could not be read. The module never reads Secrets. It removes
-environment variables' values and virtual machines' startup data from all objects that it reads.
+The archive's index lists its files, the permission that each required, and the data that could not be read. The module
+never reads Secrets. It removes the values of environment variables, and the startup data of virtual machines, from all
+objects that it reads.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ from kube.virtualization import vmis
 ROOT_DIRECTORY = "must-gather"
 """The only top-level directory of the archive."""
 FILE_MODE = 0o600
-"""File mode: only the file's owner may read the names of pods and nodes."""
+"""Mode of the archive file: only its owner may read it, because it contains the names of pods and nodes."""
 MAX_LOG_LINES = "100000"
-"""Maximum number of recent log lines per container; in a typical cluster they cover several days."""
+"""Maximum number of log lines per container, the latest ones; on a typical cluster, they cover several days."""
 REDACTED = "(redacted)"
 DROPPED_KEYS = (
     "managedFields",
     "kubectl.kubernetes.io/last-applied-configuration",
     "kapp.k14s.io/original",
-    "objectset.rio.cattle.io/applied",  # a compressed copy
+    "objectset.rio.cattle.io/applied",  # This annotation contains a compressed copy of the object.
     "banzaicloud.com/last-applied",
 )
 REDACTED_KEYS = (
@@ -51,10 +52,10 @@ REDACTED_KEYS = (
     "kubevirt.io/ignitiondata",
     "extraHeaders",
 )
-"""Fields and annotations of virtual machines that may contain credentials.
+"""Fields and annotations of virtual machines whose values are redacted, because they may contain credentials.
 
-The credentials can be in cloud-init data, an Ignition config (also an annotation of virt-launcher pods), or the HTTP
-headers for downloading disks. Sysprep data is in a Secret or a ConfigMap that the virtual machine only names.
+These are cloud-init data, the Ignition config (also an annotation of virt-launcher pods), and the HTTP headers for disk
+downloads. Sysprep data needs no redaction: it is in a Secret or ConfigMap that the virtual machine only references.
 """
 MAINTENANCE_LISTINGS = [
     Listing(f"maintenances/{version.partition('/')[0]}", version, "nodemaintenances") for version in GROUPS
@@ -72,10 +73,10 @@ RUN_LISTINGS = [
     Listing("mutex/clusterversions", "config.openshift.io/v1", "clusterversions"),
     Listing("mutex/jobs", "batch/v1", "jobs", labels=RUN_LABEL),
 ]
-"""Objects that upgrade runs depend on; read only if the cluster has objects of the upgrade mutex."""
+"""Lists of the objects that upgrade runs depend on; read only if MutexRules, MutexTargets or MutexRunConfigs exist."""
 CAPABILITY_LISTING = Listing("cpu-labels/capabilities", "v1", "configmaps", labels=capabilities.CAPABILITIES_LABEL)
 HYPERCONVERGED_LISTING = Listing("cpu-labels/hyperconvergeds", hyperconverged.API_VERSION, "hyperconvergeds")
-"""Settings for the CPU labels; read only if a ConfigMap describes nodes' CPU capabilities."""
+"""List of the HyperConvergeds, which contain settings for CPU labels; read only if a ConfigMap has CPU capabilities."""
 VMI_LISTING = Listing("virtualization/virtualmachineinstances", vmis.API_VERSION, "virtualmachineinstances")
 VM_LISTINGS = [
     *(
@@ -84,16 +85,16 @@ VM_LISTINGS = [
     ),
     Listing("virtualization/launchers", "v1", "pods", labels=vmis.VIRT_LAUNCHER_SELECTOR),
 ]
-"""Objects that own or migrate VMIs; read only if the cluster has VMIs."""
+"""Lists of the objects that own or migrate VirtualMachineInstances (VMIs); read only if the cluster has VMIs."""
 
 
 class Archive:
-    """A .tar.gz archive being written. As a context manager, it adds the index on exit, even after an error.
+    """Writer of a .tar.gz archive; as a context manager, it adds `index.json` on exit, even after an error.
 
     Raises `OSError` if the file already exists or cannot be written.
 
     Attributes:
-        index: The archive's files, and what is missing from it and why; the content of `index.json`.
+        index: The content of `index.json`: the archive's files, and which data is missing and why.
     """
 
     def __init__(self, file: Path) -> None:
@@ -117,7 +118,7 @@ class Archive:
         self._output_file.close()
 
     def add_file(self, name: str, content: bytes, source: str, item_count: int | None = None) -> None:
-        """Add a file; `source` is the origin of the content, and `item_count` the number of objects in it."""
+        """Add a file; `source` describes the content's origin, and `item_count` is the number of objects in it."""
         self._tar.addfile(_build_tar_info(name, len(content)), io.BytesIO(content))
         count_field = {} if item_count is None else {"items": item_count}
         self.index["files"].append({"file": name, "from": source, "bytes": len(content), **count_field})
@@ -127,7 +128,7 @@ class Archive:
         self.add_file(name, _encode_json(value), source, item_count)
 
     def add_lines(self, name: str, lines: Iterable[bytes], source: str) -> None:
-        """Add a file of lines, buffered in a temporary file because tar needs the size before the content."""
+        """Add a file with these lines, buffered in a temporary file because a tar header contains the file's size."""
         with TemporaryFile() as buffer:
             count = sum(1 for line in lines if buffer.write(line))
             size = buffer.tell()
@@ -136,17 +137,17 @@ class Archive:
         self.index["files"].append({"file": name, "from": source, "bytes": size, "items": count})
 
     def add_missing_kind(self, permission: str) -> None:
-        """Record that the kind to which the permission applies is not installed, which is not an error."""
+        """Record that the kind in `permission` is not installed, which is not an error."""
         self.index["notInstalled"].append(permission)
 
     def add_denied_read(self, permission: str, message: str) -> None:
-        """Record once that the account lacks a permission, e.g. `list nodes`, with the server's message."""
+        """Record once that the user lacks a permission such as `list nodes`, with the API server's message."""
         denied = self.index["missingPermissions"]
         if permission not in [entry["permission"] for entry in denied]:
             denied.append({"permission": permission, "message": message})
 
     def add_failed_read(self, source: str, message: str) -> None:
-        """Record once a read that failed for another reason, with the message of the server or the operating system."""
+        """Record once that `source` could not be read for a reason other than a missing permission."""
         failed = self.index["notRead"]
         if source not in [entry["what"] for entry in failed]:
             failed.append({"what": source, "message": message})
@@ -163,7 +164,7 @@ def _encode_json(value: Any) -> bytes:
 
 
 async def gather_cluster(api: Api, archive: Archive, namespace: str) -> None:
-    """Add all readable data to the archive, and record the failed reads; `namespace` is the product's namespace."""
+    """Add all readable data of the cluster to the archive, and record failed reads; `namespace` is the product's."""
     maintenances = [item for listing in MAINTENANCE_LISTINGS for item in await _gather_list(api, archive, listing)]
     for listing in CLUSTER_LISTINGS:
         await _gather_list(api, archive, listing)
@@ -184,7 +185,7 @@ async def gather_cluster(api: Api, archive: Archive, namespace: str) -> None:
 
 
 async def _gather_list(api: Api, archive: Archive, listing: Listing) -> list[Object]:
-    """Add one list to the archive, and return its items: empty if it cannot be read or the kind is not installed."""
+    """Add a list of objects to the archive, and return the objects; record a failed read and return an empty list."""
     try:
         response = await api.list(listing.path, field_selector=listing.fields, label_selector=listing.labels)
     except NotFound:
@@ -202,7 +203,7 @@ async def _gather_list(api: Api, archive: Archive, listing: Listing) -> list[Obj
 
 
 async def _gather_logs(api: Api, archive: Archive, pods: Iterable[Object]) -> None:
-    """Add one log file per container of these pods, and a second one for a restarted container's previous run."""
+    """Add a log file for each container of these pods, and for the previous instance of each restarted container."""
     for pod in pods:
         statuses = (pod.get("status") or {}).get("containerStatuses") or []
         restarted_containers = {status["name"] for status in statuses if status.get("restartCount")}
@@ -229,10 +230,11 @@ async def _gather_log(api: Api, archive: Archive, pod: Object, container: str, *
 
 
 def redact_values(value: Any) -> Any:
-    """Return a copy without possible secrets: environment variables' values and virtual machines' startup data.
+    """Return a copy of a JSON value without possible secrets.
 
-    The function also searches strings that contain JSON, such as annotations that contain a whole object. It drops
-    `managedFields` and the annotations in which `kubectl apply` and similar tools keep a copy of the object.
+    The function redacts the values of environment variables, and the startup data of virtual machines, also in strings
+    that contain JSON. It removes `managedFields`, and the annotations in which `kubectl apply` and similar tools store
+    a copy of the object.
     """
     if isinstance(value, str):
         return _redact_text(value)
@@ -248,7 +250,7 @@ def redact_values(value: Any) -> Any:
 
 
 def _redact_text(text: str) -> str:
-    """Redact secrets in the text if it is JSON; redact the whole text if the JSON is nested too deeply."""
+    """Return the text with possible secrets redacted if it is JSON; redact all of it if it is nested too deeply."""
     if not text.lstrip().startswith(("{", "[")):
         return text
     try:
@@ -257,10 +259,10 @@ def _redact_text(text: str) -> str:
         return text if redacted == parsed else json.dumps(redacted)
     except RecursionError:
         return REDACTED
-    except ValueError:  # The text starts like JSON but is not valid JSON.
+    except ValueError:  # The text is not valid JSON.
         return text
 
 
 def _redact_variable(variable: Any) -> Any:
-    """Return the environment variable without its value; other entries of a list named `env` stay unchanged."""
+    """Return the environment variable with its value redacted; return any other item of an `env` list unchanged."""
     return {**variable, "value": REDACTED} if isinstance(variable, dict) and "value" in variable else variable

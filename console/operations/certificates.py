@@ -1,7 +1,7 @@
 """Lists the certificates that the component `certificates` renews, and requests renewals.
 
-The data comes from the ConfigMaps that the renewal function publishes. They contain no keys, so reading them requires
-access to ConfigMaps but not to Secrets.
+The data comes from ConfigMaps in which the function `renew-certificates` publishes it. They contain no private keys, so
+listing certificates requires access to ConfigMaps but not to Secrets.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from kube.paths import Object
 from kube.times import format_time, parse_time_or_none
 
 RENEWAL_GRACE_PERIOD = timedelta(minutes=30)
-"""Time after which a due renewal is overdue; a new CA signs only after a pause, which is ten minutes by default."""
+"""Time after which a due renewal is overdue.
+
+It is longer than the pause before a new CA issues certificates, which is ten minutes by default.
+"""
 
 
 class CertificateState(Enum):
-    """The state of a certificate, as users read it."""
+    """State of a certificate; the values are the texts that the web console shows."""
 
     VALID = "valid"
     RENEWAL_DUE = "renewal due"
@@ -36,9 +39,9 @@ class CertificateState(Enum):
 
 
 async def list_certificates(api: Api) -> list[Object]:
-    """Return one entry per Secret that contains a certificate, sorted by component, namespace and Secret name.
+    """Return one entry per certificate Secret, sorted by component, namespace and Secret name.
 
-    An entry also contains the certificate's names, kind, serial number, validity period and next renewal.
+    An entry also contains the certificate's DNS names, kind, serial number, validity period and next renewal.
     """
     config_maps = (await list_all(api, "/api/v1/configmaps", label_selector=COMPONENT_LABEL)).items
     entries = [entry for config_map in config_maps for entry in _build_certificate_entries(config_map)]
@@ -57,7 +60,8 @@ def _build_certificate_entries(config_map: Object) -> list[Object]:
 def compute_state(entry: Mapping[str, Any], now: datetime) -> CertificateState:
     """Return the state of a listed certificate at the time `now`.
 
-    A certificate with an unreadable end date counts as not issued, because the function then issues a new one.
+    A certificate without a valid end date counts as not issued, because the function `renew-certificates` issues a new
+    one in this case.
     """
     ends, renewal = parse_time_or_none(entry["ends"]), parse_time_or_none(entry["renewal"])
     if ends is None:
@@ -70,12 +74,12 @@ def compute_state(entry: Mapping[str, Any], now: datetime) -> CertificateState:
 
 
 def is_authority(entry: Mapping[str, Any]) -> bool:
-    """Return whether a listed certificate is the CA of its component, not the certificate of a server."""
+    """Return whether a listed certificate is the CA certificate of its component, not a server certificate."""
     return bool(entry["secret"] == COMPONENTS[entry["component"]].ca_secret_name)
 
 
 async def request_renewal(api: Api, secret_name: str) -> Object:
-    """Request renewal of the certificate in a Secret, given as `NAME` or `NAMESPACE/NAME`, and return its entry.
+    """Request the renewal of the certificate in the Secret `NAME` or `NAMESPACE/NAME`, and return its entry.
 
     Raises `Refusal` if no Secret or several Secrets match, or if the Secret no longer exists.
     """

@@ -1,4 +1,4 @@
-"""Checks whether an optional component of the product is installed, by the Triggers of its functions."""
+"""Checks the Triggers in a namespace to determine whether an optional component of the product is installed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kube.paths import Object
 
 
 async def may_be_installed(api: Api, namespace: str, function: str) -> bool:
-    """Return whether a Trigger in the namespace calls the function, or whether this cannot be determined.
+    """Return whether the component of this function may be installed in the namespace.
 
-    It cannot be determined without permission to list Triggers, or if events are delivered without Knative, so that
-    there are no Triggers.
+    The function returns False only if Triggers exist in the namespace and none of them calls `function`. It returns
+    True if the user may not list Triggers, or if there are none because events are delivered without Knative.
     """
     try:
         triggers = await get_or_none(api.list(f"/apis/eventing.knative.dev/v1/namespaces/{namespace}/triggers"))

@@ -1,6 +1,6 @@
-"""Reports which CPU labels the nodes have, and which labels the component `cpu-labels` will change.
+"""Reports which CPU labels the nodes have, and on which nodes the function `label-cpu` will change them.
 
-The report applies the same rules as the function `label-cpu` to the same objects: ConfigMaps, HyperConverged and nodes.
+The report reads the same objects as `label-cpu` (ConfigMaps, HyperConvergeds and nodes), and applies the same rules.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kube.paths import Object
 
 
 class LabelState(Enum):
-    """How a node's CPU labels compare with its entry in the ConfigMaps, as users read it."""
+    """State of a node's CPU labels, compared with the node's entry in a ConfigMap; the values are shown to users."""
 
     CURRENT = "labelled"
     PENDING = "change pending"
@@ -32,10 +32,10 @@ class LabelState(Enum):
 
 
 class LabelGroup(NamedTuple):
-    """The nodes that have the same labels, state and source.
+    """Nodes with equal CPU labels, state and source.
 
     Attributes:
-        source: The ConfigMap and the entry in it that name the nodes, "" if no entry names them.
+        source: The ConfigMap and its entry that name the nodes, "" if no entry names them.
     """
 
     state: LabelState
@@ -46,15 +46,15 @@ class LabelGroup(NamedTuple):
 
 
 class CpuLabelReport(NamedTuple):
-    """The CPU labels of all nodes.
+    """Report on the CPU labels of all nodes.
 
     Attributes:
-        groups: The nodes with an entry or with CPU labels, grouped by labels, in the order of their names.
-        unlisted_count: Number of nodes that have neither an entry nor CPU labels.
-        has_configmaps: Whether a ConfigMap describes the capabilities of nodes.
+        groups: The nodes with a ConfigMap entry or with CPU labels, grouped by labels, in the order of their names.
+        unlisted_count: Number of nodes that have neither a ConfigMap entry nor CPU labels.
+        has_configmaps: Whether a ConfigMap with CPU capabilities exists.
         is_passive: Whether KubeVirt is installed, so that its virt-handler labels the nodes.
-        settings: The obsolete models and the minimum model, None if the HyperConverged is malformed.
-        hyperconverged: Namespace and name of the HyperConverged with these settings, "" for the defaults.
+        settings: The obsolete CPU models and the minimum CPU model; None if the HyperConverged is malformed.
+        hyperconverged: Namespace and name of the HyperConverged with the settings, "" for the default settings.
         problems: The problems that an administrator must fix.
     """
 
@@ -68,7 +68,7 @@ class CpuLabelReport(NamedTuple):
 
 
 class _Rules(NamedTuple):
-    """What determines the labels of a node; `settings` is None if the HyperConverged is malformed."""
+    """The inputs that determine a node's labels; `settings` is None if the HyperConverged is malformed."""
 
     capability_input: CapabilityInput
     settings: CpuModelSettings | None
@@ -89,7 +89,7 @@ async def read_cpu_labels(api: Api, namespace: str) -> CpuLabelReport:
 def build_report(
     configmaps: Sequence[Object], hyperconvergeds: Iterable[Object], nodes: Iterable[Object], *, is_passive: bool
 ) -> CpuLabelReport:
-    """Build the report from the objects that `label-cpu` reads; `nodes` need only their metadata."""
+    """Build the report from the objects that `label-cpu` reads; of the nodes, only the metadata is used."""
     selected, problems = hyperconverged.select_hyperconverged(hyperconvergeds)
     settings, capability_input = hyperconverged.parse_settings(selected), capabilities.parse_capabilities(configmaps)
     nodes_by_name = {node["metadata"]["name"]: node for node in nodes}
@@ -115,7 +115,7 @@ def build_report(
 
 
 def _is_listed(node: Object, capability_input: CapabilityInput) -> bool:
-    """Return whether an entry names the node, or the node has CPU labels."""
+    """Return whether a ConfigMap entry names the node, or the node has CPU labels."""
     has_labels = any(node_patch.list_label_names(node, prefix) for prefix in node_patch.OWN_LABEL_PREFIXES)
     return has_labels or node["metadata"]["name"] in capability_input.nodes
 
@@ -135,7 +135,7 @@ def _group_nodes(names: Iterable[str], nodes_by_name: Mapping[str, Object], rule
 
 
 def _compute_state(node: Object | None, rules: _Rules) -> LabelState:
-    """Return the state of a node that exists, or of None for a node that an entry names and that does not exist."""
+    """Return the state of a node's CPU labels; `node` is None if a ConfigMap entry names a node that does not exist."""
     if node is None:
         return LabelState.MISSING
     if rules.is_passive:

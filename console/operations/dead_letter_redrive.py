@@ -1,14 +1,15 @@
 """Redrives or discards dead letters for the commands and the web console.
 
-A redrive finds each function's address and delivers the event. Discarding only records who did so.
+A redrive delivers the dead letter's event again to the function that did not accept it. Discarding a dead letter only
+records which user discarded it.
 
-A dead letter names the address that it could not be delivered to. That address is not trustworthy, because any client
-that is allowed to post to the `record` function can forge it. The address therefore comes from the Triggers, and the
-dead letter only determines the function.
+A dead letter contains the address to which it could not be delivered. That address is not trustworthy, because any
+client that is allowed to post to the `record` function can forge it. The address therefore comes from the function's
+Trigger; the dead letter determines only the function.
 
-Concurrent redrives of one dead letter deliver it only once if they run in the same process. The same applies to
-processes that share a PostgreSQL database, such as the console's pods. Processes that share a SQLite file may deliver
-it twice; the functions tolerate this.
+Concurrent redrives in the same process deliver a dead letter only once. The same applies to processes that share a
+PostgreSQL database, such as the console's pods. Processes that share a SQLite file may deliver a dead letter twice,
+which the functions tolerate.
 """
 
 from __future__ import annotations
@@ -38,18 +39,19 @@ if TYPE_CHECKING:
     from kube.client.sync_client import SyncClient
 
 MAX_DEAD_LETTERS = 200
-"""Maximum number of dead letters on a page: first the newest open ones, then the newest redriven or discarded ones."""
+"""Maximum number of dead letters on a page: the newest open ones, followed by the newest redriven or discarded ones."""
 IN_PROGRESS: set[int] = set()
-"""Journal numbers of the dead letters that this process is redriving."""
+"""Journal entry numbers of the dead letters that this process is redriving."""
 IN_PROGRESS_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
 class RedriveItem:
-    """One dead letter to redrive.
+    """A dead letter to redrive, and its target.
 
     Attributes:
-        function_url: The function's address, or "" if it is unknown for the reason in `problem`.
+        function_url: The URL of the function that did not accept the event, "" if the URL is unknown.
+        problem: The reason why the URL is unknown, or "".
     """
 
     dead_letter: Entry
@@ -59,9 +61,11 @@ class RedriveItem:
 
 @dataclass(frozen=True)
 class RedriveResult:
-    """The outcome of one redrive: the attempt, or the problem if no attempt was made.
+    """The outcome of redriving one dead letter.
 
     Attributes:
+        attempt: The delivery attempt, or None if no attempt was made.
+        problem: The reason why no attempt was made, or "".
         is_already_done: Whether another redrive has already delivered the event to this function.
     """
 
@@ -77,14 +81,17 @@ class RedriveResult:
 
 
 def list_dead_letters_to_redrive(journal: Journal, ids: tuple[str, ...]) -> list[Entry]:
-    """Return the dead letters to redrive (all, or only these ids) without event data, which a redrive reads later."""
+    """Return the open dead letters (all, or only those with these ids), without the data of their events.
+
+    The data is read later, immediately before the redrive.
+    """
     return list(map(strip_data, filter_awaiting_redrive(journal.iter_entries(Query(dead_letters_only=True, ids=ids)))))
 
 
 def list_open_dead_letters(journal: Journal) -> list[Entry]:
-    """Return the newest dead letters that are open, at most `MAX_DEAD_LETTERS`, in order of arrival.
+    """Return the newest open dead letters, at most `MAX_DEAD_LETTERS`, in order of arrival.
 
-    A dead letter is open until it is redriven successfully, or discarded.
+    A dead letter is open until it is successfully redriven, or discarded.
     """
     query = Query(dead_letters_only=True, awaiting_redrive=True, limit=MAX_DEAD_LETTERS, keep_newest=True)
     return list(filter_awaiting_redrive(journal.list_entries(query)))
@@ -93,22 +100,22 @@ def list_open_dead_letters(journal: Journal) -> list[Entry]:
 def build_redrive_items(
     dead_letters: Iterable[Entry], functions_url: str, namespace: str, client: SyncClient
 ) -> list[RedriveItem]:
-    """Return each dead letter with its target: the failed function, if a Trigger delivers such events to it.
+    """Return the dead letters with their targets: the URLs of the functions that did not accept the events.
 
-    The address is `functions_url` plus the function's name, or the address in the Trigger if `functions_url` is "".
+    A function's URL is `functions_url` plus the function's name, or the URL in its Trigger if `functions_url` is "".
     Raises `NoResult` if no Trigger exists.
     """
     dead_letters = list(dead_letters)
     if not dead_letters:
         return []
-    from console.operations.replay_targets import TargetOptions, TargetResolver  # slow import, only for a redrive
+    from console.operations.replay_targets import TargetOptions, TargetResolver  # Only redrives need this slow import.
 
     targets = TargetResolver(TargetOptions(functions_url=functions_url, namespace=namespace), client)
     return [build_redrive_item(dead_letter, targets) for dead_letter in dead_letters]
 
 
 def build_redrive_item(dead_letter: Entry, resolver: TargetResolver) -> RedriveItem:
-    """Return one dead letter with its target: the address of the function that did not accept the event."""
+    """Return the dead letter with its target: the URL of the function that did not accept the event."""
     function = find_failed_function(dead_letter)
     if function not in resolver.list_functions(to_original_event(dead_letter.event)):
         return RedriveItem(
@@ -122,9 +129,10 @@ def build_redrive_item(dead_letter: Entry, resolver: TargetResolver) -> RedriveI
 
 
 def redrive_all(items: Sequence[RedriveItem], broker_url: str, journal: Journal) -> Iterator[RedriveResult]:
-    """Redrive the dead letters one by one, and record each attempt immediately; a failure does not stop the others.
+    """Redrive the dead letters one after another, record each attempt immediately, and continue after a failure.
 
-    A dead letter gets no attempt if it is already being redriven, has been redriven, or was removed from the journal.
+    No attempt is made for a dead letter that is already being redriven, has been redriven, or is no longer in the
+    journal.
     """
     for item in items:
         yield _redrive_item(item, broker_url, journal)
@@ -148,9 +156,9 @@ def _redrive_item(item: RedriveItem, broker_url: str, journal: Journal) -> Redri
 
 
 def discard_all(dead_letters: Iterable[Entry], user: str, journal: Journal) -> list[Entry]:
-    """Record that `user` has discarded these dead letters, and return them as they are then: no longer open.
+    """Record that `user` has discarded these dead letters, and return them with the new records.
 
-    The journal keeps their events.
+    The dead letters are then no longer open, but the journal keeps their events.
     """
     discards = [(dead_letter, build_discard(dead_letter, user)) for dead_letter in dead_letters]
     journal.write_attempts(discard for _, discard in discards)
@@ -159,7 +167,10 @@ def discard_all(dead_letters: Iterable[Entry], user: str, journal: Journal) -> l
 
 @contextmanager
 def _try_claim_dead_letter(seq: int, journal: Journal) -> Iterator[bool]:
-    """Yield whether this call has claimed the dead letter, among all processes that share a PostgreSQL database."""
+    """Yield whether the caller may redrive the dead letter with the entry number `seq`; lock it in the `with` block.
+
+    The lock is effective in this process, and among all processes that share a PostgreSQL database.
+    """
     with IN_PROGRESS_LOCK:
         is_new = seq not in IN_PROGRESS
         IN_PROGRESS.add(seq)
@@ -174,9 +185,10 @@ def _try_claim_dead_letter(seq: int, journal: Journal) -> Iterator[bool]:
 
 
 def _reload_dead_letter(dead_letter: Entry, journal: Journal) -> Entry | None:
-    """Return the recorded dead letter in full, or None if it no longer exists.
+    """Read the complete dead letter from the journal; return None if the journal no longer contains it.
 
-    The dead letter's number may belong to a different event if the journal's file was replaced or pruned completely.
+    The function compares the event, because the entry number may belong to a different event if the journal's file was
+    replaced or pruned completely.
     """
     keys = get_event_keys(dead_letter.event)
     entries = journal.select(Query(dead_letters_only=True, seqs=(dead_letter.seq,)))
@@ -184,10 +196,10 @@ def _reload_dead_letter(dead_letter: Entry, journal: Journal) -> Entry | None:
 
 
 class BackgroundRedrive:
-    """A redrive in its own thread. Callers can read its progress, and it calls `on_result` with each result.
+    """A redrive in a background thread, which appends each result to `results` and passes it to `on_result`.
 
     Attributes:
-        error: The error that stopped the thread early, or "" if there is none.
+        error: The error that ended the thread before all dead letters were redriven, or "".
     """
 
     def __init__(
@@ -208,7 +220,7 @@ class BackgroundRedrive:
             for result in redrive_all(self.items, broker_url, journal):
                 self.results.append(result)
                 self._on_result(result)
-        except OSError as error:  # The journal failed. A dead letter without a recorded attempt stays open.
+        except OSError as error:  # The journal is unavailable. A dead letter without a recorded attempt stays open.
             self.error = str(error)
             for item in self.items[len(self.results) :]:
                 self._on_result(RedriveResult(item, None, self.error))
@@ -224,8 +236,8 @@ class BackgroundRedrive:
 
 
 def find_broker_url(client: SyncClient, namespace: str) -> str:
-    """Return the Broker's address from its status. Raises `NoResult` if no Broker has one."""
-    from kube.client.api import get_or_none  # slow import, not needed to list dead letters
+    """Return the URL in the status of the namespace's Broker. Raises `NoResult` if no Broker has a URL."""
+    from kube.client.api import get_or_none  # This slow import is not needed to list dead letters.
 
     path = f"/apis/eventing.knative.dev/v1/namespaces/{namespace}/brokers"
     brokers = client.run(get_or_none(client.api.list(path)))
@@ -236,7 +248,7 @@ def find_broker_url(client: SyncClient, namespace: str) -> str:
 
 
 def build_dead_letter_fields(dead_letter: Entry) -> dict[str, Any]:
-    """Return the dead letter's fields as JSON data."""
+    """Return the dead letter as JSON data."""
     failure, discard = dead_letter.dead_letter, find_discard(dead_letter)
     return {
         "event": dead_letter.event.get_id(),

@@ -1,6 +1,6 @@
-"""Builds texts about maintenances, nodes and ages, for the terminal and the web console.
+"""Formats maintenances, nodes and durations as text, for the terminal and the web console.
 
-The functions are pure, except that `parse_time_or_age` reads the clock.
+The functions are pure, except `parse_time_or_age`, which reads the clock.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ STATE_GONE = "gone"
 STATE_SCHEDULABLE = "schedulable"
 STATE_CORDONED = "cordoned, takes no new pods"
 PHASE_WAITING = "Waiting"
-"""Shown before the first phase: no function has processed the maintenance, or another tool holds the node's lease."""
+"""Shown if the status has no phase, because no function has processed the maintenance or a tool holds the node's Lease.
+"""
 PHASE_FAILING = "Failing"
-"""Shown instead of Running if the latest step failed, for example because a write was forbidden; ticks repeat it."""
+"""Shown instead of Running if the latest step failed, for example because a request was denied; `resync` retries it."""
 PHASE_CORDONING = "Cordoning"
 """Shown instead of Running or Succeeded while the status reports that the cordon or a taint is missing."""
 AGE_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -45,14 +46,14 @@ AGE_PATTERN = re.compile(r"(\d{1,6})([smhd])")
 
 
 def strip_managed_fields(obj: Object) -> Object:
-    """Return the object without `metadata.managedFields`, as kubectl shows it."""
+    """Return the object without `metadata.managedFields`, which kubectl omits by default, too."""
     return {**obj, "metadata": {key: value for key, value in obj["metadata"].items() if key != "managedFields"}}
 
 
 def get_phase_label(maintenance: Maintenance) -> str:
-    """Return the phase, `Waiting` before the first phase, or `Ending` once deletion is requested.
+    """Return the phase, `Waiting` if the status has no phase, or `Ending` if the maintenance is being deleted.
 
-    `Failing` and `Cordoning` replace the phase of a begun maintenance if the phase alone would hide a problem.
+    `Failing` and `Cordoning` replace the phase if the phase alone would hide a problem.
     """
     phase = get_phase(maintenance)
     if is_deleting(maintenance):
@@ -65,23 +66,23 @@ def get_phase_label(maintenance: Maintenance) -> str:
 
 
 def is_step_failing(maintenance: Maintenance) -> bool:
-    """Return whether the latest step of a running drain failed, so that the drain makes no progress.
+    """Return whether the drain is running but its latest step failed, so that it makes no progress.
 
-    A failed renewal of the lease does not count, because the drain continues until the lease is lost.
+    A failed renewal of the node's Lease does not count, because the drain continues until the Lease is lost.
     """
     is_running = get_phase(maintenance) == RUNNING and not get_lease_error_count(maintenance)
     return is_running and bool(find_separate_error(get_status(maintenance)))
 
 
 def find_separate_error(status: Mapping[str, Any]) -> str:
-    """Return `lastError`, or "" if it only repeats the blocked pods, whose names it then starts with."""
+    """Return `lastError`, or "" if it starts with the name of a blocked pod and thus only repeats `blockedPods`."""
     error = str(status.get("lastError") or "")
     names = [f"{pod['namespace']}/{pod['name']}" for pod in status.get("blockedPods") or []]
     return "" if any(error.startswith((f"{name}:", f"{name},")) for name in names) else error
 
 
 def describe_escalation(maintenance: Maintenance, now: datetime) -> str:
-    """Return a sentence about the passed deadline and the current step of the escalation, "" without either."""
+    """Return text about the drain's passed deadline and its current escalation step, or "" if there is neither."""
     drain, parts = get_spec(maintenance).get("drain"), []
     if get_condition(maintenance, "Drained").get("reason") == DEADLINE_EXCEEDED and isinstance(drain, dict):
         parts.append(f"Not drained within the deadline of {drain.get('deadline')}")
@@ -92,19 +93,19 @@ def describe_escalation(maintenance: Maintenance, now: datetime) -> str:
 
 
 def explain_released_maintenance(maintenance: Maintenance) -> str:
-    """Explain why a released maintenance still exists."""
+    """Return a sentence that explains why a released maintenance still exists: the remaining finalizers."""
     finalizers = ", ".join(get_finalizers(maintenance))
     return f"{format_full_name(maintenance)} is released, but exists until these finalizers are removed: {finalizers}"
 
 
 def suggest_similar(name: str, known_names: Iterable[str], remedy: str) -> str:
-    """Return `remedy`, after the question `did you mean "NAME"?` if a known name is similar to `name`."""
+    """Return `remedy`, preceded by `did you mean "NAME"?` if one of the known names is similar to `name`."""
     similar_names = get_close_matches(name, sorted(known_names), n=1)
     return f'did you mean "{similar_names[0]}"? {remedy[0].upper()}{remedy[1:]}' if similar_names else remedy
 
 
 def format_age(since: str, now: datetime) -> str:
-    """Return the time since `since` in one unit, as kubectl's AGE column shows it."""
+    """Return the time from `since` to `now` in a single unit, such as `5m`, as in kubectl's AGE column."""
     seconds = max(0, int((now - datetime.fromisoformat(since.replace("Z", "+00:00"))).total_seconds()))
     if seconds < 120:
         return f"{seconds}s"
@@ -123,9 +124,9 @@ def format_seconds(seconds: int) -> str:
 
 
 def parse_time_or_age(text: str) -> datetime:
-    """Return the timezone-aware time for an age such as `10m`, `2h` or `1d`, or for an ISO 8601 time.
+    """Parse an age such as `10m`, `2h` or `1d`, or an ISO 8601 time, and return the timezone-aware time.
 
-    A time without a zone is local time. Raises `ValueError` with a message for the user.
+    A time without a UTC offset is local time. Raises `ValueError` with a message for the user.
     """
     try:
         if match := AGE_PATTERN.fullmatch(text):
@@ -138,7 +139,7 @@ def parse_time_or_age(text: str) -> datetime:
 
 
 def build_node_report(node_name: str, node: Object | None) -> Object:
-    """Return the node's `{node, schedulable, state}`; a schedulable node accepts new pods."""
+    """Return the report `{node, schedulable, state}` on a node, which is None if the node does not exist."""
     if node is None:
         return {"node": node_name, "schedulable": False, "state": STATE_GONE}
     schedulable = not is_cordoned(node)
@@ -148,7 +149,7 @@ def build_node_report(node_name: str, node: Object | None) -> Object:
 
 
 def summarize_blockers(status: Mapping[str, Any]) -> str:
-    """Return a sentence about what blocks a drain, or "" if nothing does; the error of a failed step comes first."""
+    """Return a sentence about what blocks the drain, or "": the failed step's error, or else the first blocked pod."""
     blocked = status.get("blockedPods") or []
     if error := find_separate_error(status):
         return error

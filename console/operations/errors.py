@@ -6,13 +6,13 @@ from http import HTTPStatus
 
 
 class OperationError(Exception):
-    """An error that prevented an operation.
+    """Raised if an operation failed or was refused.
 
     Attributes:
-        message: The message without the remedy.
-        remedy: What the user can do about it, often a command; "" if the message contains it.
-        exit_status: Exit status of a command that ends with this error.
-        http_status: HTTP status of a page that shows this error.
+        message: The error message without the remedy.
+        remedy: What the user can do about the error, often a command; "" if the message contains the remedy.
+        exit_status: Exit status of a command that fails with this error.
+        http_status: HTTP status of a web page that shows this error.
     """
 
     exit_status = 1
@@ -25,16 +25,16 @@ class OperationError(Exception):
 
 
 class Refusal(OperationError):
-    """An operation refused because of the current state: an unknown node, a second maintenance, or a name in use."""
+    """Raised if the cluster's state does not permit the operation, such as an unknown node or a name in use."""
 
     def __init__(self, http_status: HTTPStatus, message: str, remedy: str) -> None:
         super().__init__(message, remedy, http_status)
 
 
 class NoResult(OperationError):
-    """An error that leaves an operation without a result.
+    """Raised if an operation cannot produce any result.
 
-    The command's exit status is 2, because 1 is a valid result of some commands, such as replay.
+    The exit status is 2, because some commands, such as `replay`, use 1 for a negative result.
     """
 
     exit_status = 2

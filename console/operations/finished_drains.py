@@ -1,4 +1,4 @@
-"""Finds the finished drains in the journal's entries. Pure functions."""
+"""Finds finished drains and their durations in the journal's entries. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from eventing.events import MAINTENANCE_BEGUN, NODE_DRAINED
 from eventing.journal.entries import Entry
 
 DRAIN_EVENT_TYPES = (MAINTENANCE_BEGUN, NODE_DRAINED)
-"""Types of the events between which a node is drained."""
+"""Types of the events that mark the start and the end of a drain."""
 
 
 def find_finished_drains(entries: Iterable[Entry]) -> list[RecordedDrain]:
-    """Return the drains that the entries, in order of arrival, contain from `maintenance.begun` to `node.drained`.
+    """Return the drains for which the entries contain `maintenance.begun` and, later, `node.drained`.
 
-    Only the first event of each type counts for a maintenance, because `resync` may emit them again.
+    `entries` are in order of arrival. Only a maintenance's first event of each type counts, because `resync` may emit
+    them again.
     """
     begun: dict[str, datetime] = {}
     drains: dict[str, RecordedDrain] = {}

@@ -1,4 +1,4 @@
-"""Lists the product's objects in its namespace, and returns the warnings about an install that does not work."""
+"""Checks whether the objects of an install are ready, and returns warnings that explain stalled maintenances."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kube.selectors import format_selector
 
 
 def format_permission(verb: str, resource: str, api_version: str, namespace: str = "") -> str:
-    """Return a permission as `kubectl auth can-i` takes it: `list leases.coordination.k8s.io in medik8s-leases`."""
+    """Return a permission as text, such as `list leases.coordination.k8s.io in medik8s-leases`."""
     group = api_version.rpartition("/")[0]
     permission = f"{verb} {resource}.{group}" if group else f"{verb} {resource}"
     return f"{permission} in {namespace}" if namespace else permission
@@ -34,13 +34,13 @@ def format_permission(verb: str, resource: str, api_version: str, namespace: str
 
 @dataclass(frozen=True)
 class Listing:
-    """A list request for one kind, and the file for its result.
+    """A list request for objects of one kind, and the archive file for the response.
 
     Attributes:
-        file: Name in the archive, without `.json`.
-        api_version, resource: The kind's API version and resource name, e.g. `apps/v1` and `deployments`.
-        namespace: "" for all namespaces, or for a cluster-scoped kind.
-        labels, fields: Selectors.
+        file: Name of the file in a must-gather archive, without `.json`.
+        api_version, resource: API version and resource name of the kind, such as `apps/v1` and `deployments`.
+        namespace: Namespace to list, "" for all namespaces or for a cluster-scoped kind.
+        labels, fields: Label selector and field selector of the request.
     """
 
     file: str
@@ -52,14 +52,14 @@ class Listing:
 
     @property
     def path(self) -> str:
-        """Return the path of the collection."""
+        """Return the API path of the list request."""
         namespace = f"/namespaces/{self.namespace}" if self.namespace else ""
         root = "apis" if "/" in self.api_version else "api"
         return f"/{root}/{self.api_version}{namespace}/{self.resource}"
 
     @property
     def permission(self) -> str:
-        """Return the permission that the request needs, in the form that `kubectl auth can-i` takes."""
+        """Return the permission that the request requires, such as `list pods`."""
         return format_permission("list", self.resource, self.api_version, self.namespace)
 
 
@@ -73,18 +73,18 @@ PRODUCT_LISTINGS = [
         for kind in ("apiserversources", "pingsources", "containersources", "sinkbindings")
     ),
 ]
-"""Objects in the namespace that the product is installed in."""
+"""List requests for the product's objects; the caller sets the namespace."""
 
 
 class InstallReport(NamedTuple):
-    """The problems of an install, and a note on what could not be checked, or "" if all was checked."""
+    """The problems of an install, and a note about failed checks ("" if all checks succeeded)."""
 
     problems: list[Problem]
     note: str
 
 
 class _ListResult(NamedTuple):
-    """The listed objects, or the error of the request."""
+    """Result of a list request: the objects, or the API error."""
 
     listing: Listing
     items: list[Object]
@@ -92,10 +92,10 @@ class _ListResult(NamedTuple):
 
 
 async def list_install_warnings(api: Api, namespace: str, stalled: Sequence[Maintenance]) -> list[str]:
-    """Return the warnings that explain why these maintenances are stalled; without maintenances, send no request.
+    """Return warnings that explain why the `stalled` maintenances are stalled; without any, send no request.
 
-    The note on what could not be checked is only included if a maintenance has no status: otherwise the functions have
-    worked, and the status explains the wait.
+    The note about failed checks is included only if a maintenance has no status. Otherwise the functions have worked,
+    and the status explains the delay.
     """
     if not stalled:
         return []
@@ -105,9 +105,9 @@ async def list_install_warnings(api: Api, namespace: str, stalled: Sequence[Main
 
 
 async def read_install(api: Api, namespace: str) -> InstallReport:
-    """Return the problems of the install in the namespace; a failed read becomes a note.
+    """Check the install in the namespace, and return its problems; report failed list requests in a note.
 
-    Pods are only listed if a Deployment has no available pod.
+    The function lists pods only if a Deployment has no available pod.
     """
     listings = {listing.resource: replace(listing, namespace=namespace) for listing in PRODUCT_LISTINGS}
     results = await gather_all(*(_list_objects(api, listings[resource]) for resource in KIND_BY_RESOURCE))
@@ -125,7 +125,7 @@ async def read_install(api: Api, namespace: str) -> InstallReport:
 
 
 async def _list_objects(api: Api, listing: Listing) -> _ListResult:
-    """List the objects; there are none if the API group is not served, such as that of Knative Serving."""
+    """List the objects of one kind; return no objects if the API group, such as Knative Serving's, is not served."""
     try:
         response = await api.list(listing.path, label_selector=listing.labels)
     except NotFound:
@@ -136,7 +136,7 @@ async def _list_objects(api: Api, listing: Listing) -> _ListResult:
 
 
 def _explain_errors(results: Sequence[_ListResult], namespace: str) -> str:
-    """Return which permissions are missing, or why another request failed; "" if there were no errors."""
+    """Return a message about missing permissions, or else about another failed request; "" without errors."""
     failed = [(result.listing, result.error) for result in results if result.error]
     denied = [replace(listing, namespace="").permission for listing, error in failed if isinstance(error, Denied)]
     if denied:
@@ -154,10 +154,10 @@ def _explain_errors(results: Sequence[_ListResult], namespace: str) -> str:
 async def warn_if_stalled(
     api: Api, namespace: str, select_stalled: Callable[[], Sequence[Maintenance]], warn: Callable[[str], None]
 ) -> AsyncIterator[None]:
-    """Check the install once while the block runs, as soon as a maintenance is stalled, and print the warnings.
+    """Check the install once during the `with` block, as soon as a maintenance is stalled, and print the warnings.
 
-    In: the product's namespace; a function that returns the stalled maintenances, which is called every
-    `STALLED_SECONDS` and sends no request; a function that prints a warning.
+    `namespace` is the product's namespace. `select_stalled` is called every `STALLED_SECONDS` and returns the stalled
+    maintenances; it must send no request. `warn` prints a warning.
     """
 
     async def warn_later() -> None:

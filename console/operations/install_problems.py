@@ -1,4 +1,4 @@
-"""Finds stalled maintenances and the objects of an install that are not ready, and formats warnings. Pure functions."""
+"""Finds stalled maintenances and unready objects of an install, and formats warnings about them. Pure functions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from kube.text_limits import format_count, truncate
 from kube.times import parse_time, parse_time_or_none
 
 STALLED_SECONDS = 10.0
-"""Seconds without a status or a change of it after which the functions may be down; a function starts in a few."""
+"""Seconds without a status update after which a maintenance is stalled.
+
+A function starts within a few seconds, so the functions may then be down.
+"""
 PRODUCT_SELECTOR = {"matchLabels": {"app.kubernetes.io/part-of": "node-maintenance"}}
 """Label selector of the product's own pods."""
 DEPLOYMENT, KNATIVE_SERVICE, BROKER = "Deployment", "Knative Service", "Broker"
@@ -38,22 +41,22 @@ KIND_BY_RESOURCE = {
     "containersources": "ContainerSource",
     "sinkbindings": "SinkBinding",
 }
-"""Resource name → kind that a warning names; these kinds are checked, in this order."""
+"""Map from the resource name of each checked kind to the kind's name in warnings, in the order of the warnings."""
 COMPONENT_LABEL, FUNCTION_COMPONENT = "app.kubernetes.io/component", "function"
-"""Label of the Deployments in the product's manifests, and its value for the functions."""
+"""Label key of the Deployments in the product's manifests, and the label's value on Deployments of functions."""
 CONTROLLER_MISSING = "no controller has set its status: check that Knative's controllers run"
 MAX_MESSAGE_CHARACTERS = 400
-"""Maximum length of a condition's message in a warning; it contains an image's name and the registry's response."""
+"""Maximum length of a condition's message in a warning; long enough for an image name and a registry's response."""
 MAX_WARNINGS, MAX_NAMES = 6, 3
-"""Maximum number of warnings, and of objects that one warning names."""
+"""Maximum number of warnings, and maximum number of objects that one warning names."""
 REVISION_PREFIX = re.compile(r'Revision (?:"[^"]*"|creation) failed with message: ')
-"""Start of the message that Knative Serving builds from a Revision's message."""
+"""Matches the prefix that Knative Serving adds to a Revision's message."""
 CLIENT_PORT = re.compile(r":\d+(?=->)")
-"""The client's port in an error of a connection, such as `10.0.0.3:41234->10.0.0.10:53`: it differs in each message."""
+"""Matches the client port in a connection error such as `10.0.0.3:41234->10.0.0.10:53`; it differs in each message."""
 
 
 class Problem(NamedTuple):
-    """An object of the install that is not ready, with the reason in one line."""
+    """An object of the install that is not ready, and the reason on one line."""
 
     kind: str
     name: str
@@ -61,7 +64,7 @@ class Problem(NamedTuple):
 
 
 def select_stalled(maintenances: Iterable[MaintenanceT], now: datetime) -> list[MaintenanceT]:
-    """Return the maintenances that wait for a function, whose status has not changed for `STALLED_SECONDS`."""
+    """Return the unfinished maintenances whose status has not been updated for `STALLED_SECONDS`."""
     return [maintenance for maintenance in maintenances if _is_stalled(maintenance, now)]
 
 
@@ -77,18 +80,20 @@ def _is_stalled(maintenance: Maintenance, now: datetime) -> bool:
 
 
 def find_problems(objects: Mapping[str, Iterable[Object]], pods: Sequence[Object] = ()) -> list[Problem]:
-    """Return the objects that are not ready.
+    """Return a problem for each object that is not ready, unless one of its dependencies is not ready.
 
-    An object is omitted if it only waits for another object that is not ready: a Trigger for its function or its
-    Broker, a source for its Broker.
-
-    In: the objects by resource name, and the pods, whose state explains why a Deployment has no available pod.
+    The dependencies of a Trigger are its function and its Broker; the dependency of a source is its Broker. `objects`
+    maps resource names to objects. The state of `pods` explains why a Deployment has no available pod.
     """
     messages = {
         (kind, obj["metadata"]["name"]): (message, _list_dependencies(obj))
         for resource, kind in KIND_BY_RESOURCE.items()
         for obj in objects.get(resource, ())
-        if (message := _explain_unavailable(obj, pods) if kind == DEPLOYMENT else _explain_unready(obj))
+        if (
+            message := _explain_unavailable_deployment(obj, pods)
+            if kind == DEPLOYMENT
+            else _explain_unready_object(obj)
+        )
     }
     return [
         Problem(kind, name, message)
@@ -106,7 +111,7 @@ def has_functions(objects: Mapping[str, Iterable[Object]]) -> bool:
 
 
 def _list_dependencies(obj: Object) -> set[tuple[str, str]]:
-    """Return the kinds and names of the objects without which this Trigger or source cannot be ready."""
+    """Return the kinds and names of the objects that a Trigger or an event source depends on."""
     spec = obj.get("spec") or {}
     function, sink = ((spec.get(field) or {}).get("ref") or {} for field in ("subscriber", "sink"))
     dependencies = {
@@ -117,21 +122,21 @@ def _list_dependencies(obj: Object) -> set[tuple[str, str]]:
     return {(kind, name) for kind, name in dependencies if kind and name}
 
 
-def _explain_unready(obj: Object) -> str:
-    """Return why a Knative object is not ready, or "" if it is ready or its controller has not finished."""
+def _explain_unready_object(obj: Object) -> str:
+    """Return why a Knative object is not ready, or "" if it is ready, or if its state is unknown without a reason."""
     condition = get_condition(obj, "Ready")
     if not condition:
         return CONTROLLER_MISSING
     if condition["status"] == "True":
         return ""
     message = condition.get("message") or condition.get("reason") or ""
-    return _shorten(message or ("the condition Ready is False" if condition["status"] == "False" else ""))
+    return _shorten_message(message or ("the condition Ready is False" if condition["status"] == "False" else ""))
 
 
-def _explain_unavailable(deployment: Object, pods: Iterable[Object]) -> str:
+def _explain_unavailable_deployment(deployment: Object, pods: Iterable[Object]) -> str:
     """Return why a Deployment of the product has no available pod, or "" if it has one.
 
-    The best explanation is that of a pod, then that of the ReplicaSet, which cannot create a pod.
+    The reason comes from a pod if possible, or else from the Deployment's condition `ReplicaFailure` or `Available`.
     """
     condition = get_condition(deployment, "Available")
     if (
@@ -143,13 +148,14 @@ def _explain_unavailable(deployment: Object, pods: Iterable[Object]) -> str:
     own_pods = [pod for pod in pods if matches(deployment["spec"]["selector"], _get_labels(pod))]
     failure = get_condition(deployment, "ReplicaFailure")
     messages = (*map(_explain_waiting_pod, own_pods), failure.get("message"), condition.get("message"))
-    return _shorten(next(filter(None, messages), "it has no available pod"))
+    return _shorten_message(next(filter(None, messages), "it has no available pod"))
 
 
 def _is_product_deployment(deployment: Object) -> bool:
-    """Return whether the product's manifests contain the Deployment.
+    """Return whether the Deployment comes from the product's manifests.
 
-    Deployments that Knative creates for a Knative Service or a source do not count, because that object has the reason.
+    Returns False for a Deployment that Knative created for a Knative Service or an event source, because the problem is
+    reported for that object.
     """
     return COMPONENT_LABEL in _get_labels(deployment) and matches(
         PRODUCT_SELECTOR, _get_labels(deployment["spec"]["template"])
@@ -157,11 +163,11 @@ def _is_product_deployment(deployment: Object) -> bool:
 
 
 def _explain_waiting_pod(pod: Object) -> str:
-    """Return why a container of the pod does not start or the pod is not scheduled, or "" if neither applies."""
+    """Return why a container of the pod is waiting or why the pod is not scheduled, or "" if neither applies."""
     status = pod.get("status") or {}
     for container in (*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])):
         waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") == "CrashLoopBackOff":  # Its message contains the pod's name and uid.
+        if waiting.get("reason") == "CrashLoopBackOff":  # The original message differs for each pod.
             return f'container "{container["name"]}" exits again and again: read its logs'
         if waiting.get("message"):
             return str(waiting["message"])
@@ -173,24 +179,24 @@ def _get_labels(obj: Object) -> Mapping[str, str]:
     return (obj.get("metadata") or {}).get("labels") or {}
 
 
-def _shorten(message: str) -> str:
-    """Return the message in one bounded line, without the parts that differ between objects with the same problem."""
+def _shorten_message(message: str) -> str:
+    """Return the message on one line of limited length, without parts that differ between objects with one cause."""
     text = CLIENT_PORT.sub("", REVISION_PREFIX.sub("", " ".join(message.split()), count=1))
     return truncate(text.removesuffix("."), MAX_MESSAGE_CHARACTERS)
 
 
 def format_problems(problems: Iterable[Problem]) -> list[str]:
-    """Return one line per kind and message, with the names of all objects that it applies to."""
+    """Return one warning per kind and message, which lists the names of the affected objects."""
     names_by_problem: dict[tuple[str, str], list[str]] = {}
     for problem in problems:
         names_by_problem.setdefault((problem.kind, problem.message), []).append(problem.name)
-    lines = [_format_group(kind, names, message) for (kind, message), names in names_by_problem.items()]
+    lines = [_format_problem_group(kind, names, message) for (kind, message), names in names_by_problem.items()]
     omitted = sum(map(len, [*names_by_problem.values()][MAX_WARNINGS:]))
     note = f"{format_count(omitted, 'other object')} of the install {'is' if omitted == 1 else 'are'} not ready"
     return [*lines[:MAX_WARNINGS], *([note] if omitted else [])]
 
 
-def _format_group(kind: str, names: Sequence[str], message: str) -> str:
+def _format_problem_group(kind: str, names: Sequence[str], message: str) -> str:
     state = "available" if kind == DEPLOYMENT else "ready"
     if len(names) == 1:
         return f"{kind} {names[0]} is not {state}: {message}"

@@ -1,4 +1,4 @@
-"""Creates, watches and deletes NodeMaintenances, by the same rules for the command line and the web console."""
+"""Creates, watches and deletes NodeMaintenances, for the command line and the web console."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LIST_NODES_REMEDY = "see kubectl get nodes"
 
 
 async def get_node_or_refuse(api: Api, name: str) -> Object:
-    """Return the node. Raises `Refusal` if it does not exist (NMO-19)."""
+    """Return the node. Raises `Refusal` if the node does not exist (NMO-19)."""
     try:
         return await api.get(build_node_path(name))
     except NotFound:
@@ -50,7 +50,7 @@ def build_unknown_node_refusal(name: str, remedy: str = LIST_NODES_REMEDY) -> Re
 
 
 async def suggest_node(api: Api, name: str) -> str:
-    """Return the remedy for an unknown node: the most similar name, if the caller may list the nodes."""
+    """Return the remedy for an unknown node, with the most similar node name if the user may list nodes."""
     try:
         nodes = (await api.list(NODES_PATH, resource_version="0", accept=METADATA_ONLY))["items"] or []
     except ApiError:
@@ -67,10 +67,10 @@ async def create_maintenance(
     requester: str = "",
     drain_options: Mapping[str, object] | None = None,
 ) -> Object:
-    """Create the NodeMaintenance.
+    """Create a NodeMaintenance.
 
-    `drain_options` contains the fields of `spec.drain`; a field that is None stays unset (DRN-1a). Raises `Refusal` if
-    the node does not exist or is already in maintenance, or if the name is taken (NMO-19, NMO-22).
+    `drain_options` contains the fields of `spec.drain`; a field with the value None is omitted (DRN-1a). Raises
+    `Refusal` if the node does not exist or is already in maintenance, or if the name is taken (NMO-19, NMO-22).
     """
     await get_node_or_refuse(api, node)
     await _raise_if_in_maintenance(api, node)
@@ -88,9 +88,10 @@ async def create_maintenance(
 
 
 async def preview_creation(api: Api, group: ApiGroup, node: str) -> list[str]:
-    """Return the API server's warnings about a new maintenance of the node, from a dry run.
+    """Send a dry-run request for a NodeMaintenance of the node, and return the API server's warnings.
 
-    Raises `Refusal` if admission would deny the maintenance, or if its name, which is the node's name, is taken.
+    Raises `Refusal` if the admission webhook denies the request, or if the node's name is already the name of another
+    NodeMaintenance.
     """
     metadata, spec = {"name": node}, {"nodeName": node}
     body = {"apiVersion": group.api_version, "kind": "NodeMaintenance", "metadata": metadata, "spec": spec}
@@ -108,7 +109,7 @@ async def preview_creation(api: Api, group: ApiGroup, node: str) -> list[str]:
 
 
 async def _build_name_taken_refusal(api: Api, group: ApiGroup, name: str) -> Refusal:
-    """Build the refusal for a name that another NodeMaintenance already has, even if that one is released."""
+    """Build the refusal for a name that another NodeMaintenance, which may already be released, has."""
     existing = await api.get(f"{group.path}/{name}")
     message = (
         explain_released_maintenance(existing)
@@ -149,10 +150,10 @@ async def list_maintenances_to_end(api: Api, node: str) -> list[Object]:
 
 
 async def delete_maintenances(api: Api, maintenances: Iterable[Object], user: str) -> None:
-    """Request the deletion of exactly these objects, and not of newer objects with the same names.
+    """Delete these maintenances, but not newer objects with the same names.
 
-    The objects, and thus the journal, name the `user` who ends them, if `user` is not empty and may patch the objects.
-    If a deletion fails, its object does not keep the name.
+    Before each deletion, the function tries to write `user` into an annotation, so that the journal contains who ended
+    the maintenance. If the deletion fails, the function removes the annotation.
     """
 
     async def delete_maintenance(maintenance: Object) -> None:
@@ -160,7 +161,7 @@ async def delete_maintenances(api: Api, maintenances: Iterable[Object], user: st
         try:
             await api.delete(build_path(maintenance), uid=maintenance["metadata"]["uid"])
         except (NotFound, Conflict):
-            pass  # Already deleted; on a conflict, a newer object has its name.
+            pass  # The maintenance is already deleted; after a conflict, a newer object has the same name.
         except ApiError:
             await _try_annotate_ender(api, maintenance, None)
             raise
@@ -169,9 +170,10 @@ async def delete_maintenances(api: Api, maintenances: Iterable[Object], user: st
 
 
 async def _try_annotate_ender(api: Api, maintenance: Object, user: str | None) -> None:
-    """Record who ends the maintenance, unless another request has already deleted it; None removes the name.
+    """Set the annotation with the user who ends the maintenance, unless it is already being deleted.
 
-    A failure is ignored, because it must not prevent the deletion.
+    If `user` is None, the function removes the annotation. API errors are ignored, because they must not prevent the
+    deletion.
     """
     if user == "" or is_deleting(maintenance):
         return
@@ -181,7 +183,7 @@ async def _try_annotate_ender(api: Api, maintenance: Object, user: str | None) -
 
 
 async def _build_nothing_to_end_refusal(api: Api, node: str) -> Refusal:
-    """Build the refusal for a node without a maintenance to end; its remedy names the right command (OSV-8)."""
+    """Build the refusal to end the maintenance of a node without one, with the command to use instead (OSV-8)."""
     node_object = await get_or_none(api.get(build_node_path(node)))
     if node_object is None:
         message = f'node "{node}" not found, and no NodeMaintenance names it'
@@ -193,9 +195,10 @@ async def _build_nothing_to_end_refusal(api: Api, node: str) -> Refusal:
 
 
 async def list_served_maintenances(api: Api, node: str | None = None) -> list[Object]:
-    """Return the NodeMaintenances (or those of `node`) of all API groups whose CRD is installed, oldest first.
+    """Return the NodeMaintenances (all, or those of `node`) of all API groups whose CRD is installed, oldest first.
 
-    A user needs rights for these groups only: the API server denies a user a group that it does not serve.
+    The function first reads which API groups are served, because for other groups the API server may respond with 403
+    instead of 404.
     """
     groups = await find_served_groups(api)
     found = await gather_all(*(list_maintenances_of_group(api, group, node) for group in groups))
@@ -203,7 +206,7 @@ async def list_served_maintenances(api: Api, node: str | None = None) -> list[Ob
 
 
 async def find_served_groups(api: Api) -> list[ApiGroup]:
-    """Return the API groups whose CRD is installed."""
+    """Return the API groups whose NodeMaintenance CRD is installed."""
     responses = await gather_all(*(get_or_none(api.get(f"/apis/{version}")) for version in GROUPS))
     return [
         group
@@ -213,7 +216,7 @@ async def find_served_groups(api: Api) -> list[ApiGroup]:
 
 
 async def list_served_groups(api: Api) -> list[ApiGroup]:
-    """Return the API groups whose CRD is installed. Raises `OperationError` if none is installed."""
+    """Return the API groups whose NodeMaintenance CRD is installed. Raises `OperationError` if there are none."""
     served = await find_served_groups(api)
     if not served:
         raise OperationError("the cluster does not serve NodeMaintenances", "install the CRDs first")
@@ -221,7 +224,7 @@ async def list_served_groups(api: Api) -> list[ApiGroup]:
 
 
 async def watch_maintenances(api: Api, node: str | None = None) -> AsyncGenerator[list[Object], None]:
-    """Yield all NodeMaintenances (or those of `node`), oldest first: after the initial lists, then on every change."""
+    """Yield all NodeMaintenances (or those of `node`), oldest first, after the initial lists and after every change."""
     streams = [_follow_group(api, group, node) for group in await list_served_groups(api)]
     async with aclosing(collect_objects(*streams)) as states:
         async for objects in states:
@@ -229,7 +232,7 @@ async def watch_maintenances(api: Api, node: str | None = None) -> AsyncGenerato
 
 
 async def collect_objects(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[list[Object], None]:
-    """Yield the objects of all streams: once after all initial lists, then after every change."""
+    """Yield the current objects of all watch streams, once after all initial lists and then after every change."""
     unsynced = set(range(len(streams)))
     objects_by_uid: dict[str, Object] = {}
     async with aclosing(merge_streams(*streams)) as changes:
@@ -247,10 +250,10 @@ async def collect_objects(*streams: AsyncGenerator[Change, None]) -> AsyncGenera
 async def _follow_group(api: Api, group: ApiGroup, node: str | None) -> AsyncGenerator[Change, None]:
     """Yield the changes to NodeMaintenances in one API group, or only to those of `node`.
 
-    If the CRD comes from another product, it may not support our field selector. This generator then watches all
-    objects, and skips those of other nodes.
+    If the CRD comes from another product, it may not support the field selector `spec.nodeName`. The generator then
+    watches all objects, and skips those of other nodes.
     """
-    fields = "" if node is None else build_node_name_selector(node)  # `spec.nodeName` in every API group
+    fields = "" if node is None else build_node_name_selector(node)  # All API groups have the field `spec.nodeName`.
     try:
         async with aclosing(follow(api, group.path, field_selector=fields)) as changes:
             async for change in changes:

@@ -1,7 +1,7 @@
-"""Previews a maintenance of one or several nodes, judged together, before anything happens (DRN-1a, OSV-2, OSV-3).
+"""Previews a maintenance of one or several nodes together, without changing any object (DRN-1a, OSV-2, OSV-3).
 
-The rules are those of the functions: classification and drain options, budgets, and virtual machines. In addition, the
-preview judges whether the other nodes have capacity for the displaced pods, and estimates the duration.
+The preview applies the functions' own rules for drain options, PodDisruptionBudgets and virtual machines. In addition,
+it checks whether the other nodes have capacity for the displaced pods, and estimates the duration.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ DELETION_WARNING = (
     'pods are deleted regardless of their budgets if the component "deleting" is installed; otherwise they stay'
 )
 MAX_NAMED_PODS = 3
-"""Maximum number of pods that a warning names, and that a line of the terminal names without `--verbose`."""
+"""Maximum number of pods that a warning lists, and that an output line without `--verbose` lists."""
 RETURNING_EFFECTS = (MOVES, RESTARTS)
-"""Effects of a drain on a virtual machine that then needs capacity on another node."""
+"""Effects of a drain after which a virtual machine needs capacity on another node."""
 
 
 class NodeCounts(NamedTuple):
-    """The numbers of a node's pods by what becomes of them, and its virtual machines."""
+    """Numbers of a node's pods by their outcome in the drain, and number of its virtual machines."""
 
     node: str
     cordoned: bool
@@ -73,20 +73,20 @@ class MaintenancePreview(NamedTuple):
     """The preview of a maintenance of several nodes.
 
     Attributes:
-        cordoned: Node → whether it is cordoned already, in the order of the command line.
-        forecast: The pods that leave now and in turn, and the budgets; its blocked pods are also in `blocked`.
-        blocked: The pods that stay blocked, as entries of `status.blockedPods` with the additional field `node`.
-        terminating: The pods that are terminating already.
-        ignored: The pods that stay, each with the reason.
-        losing_data: The pods that leave and lose their emptyDir data.
-        bare: The pods that leave and that no controller recreates.
+        cordoned: Whether each node is already cordoned, by node name, in the order of the command line.
+        forecast: The pods that can be evicted now and later, and the PodDisruptionBudgets; `blocked` includes its
+            blocked pods.
+        blocked: The blocked pods, as entries of `status.blockedPods` with the additional field `node`.
+        terminating: The pods that are already terminating.
+        ignored: The pods that stay on the node, each with the reason.
+        losing_data: The pods to evict whose emptyDir data will be lost.
+        bare: The pods to evict that no controller recreates.
         vmi_reports: The reports on virtual machines (`kube.virtualization.drain_forecast`).
-        migrating_vmis: Those of `vmi_reports` whose virtual machines are not on a node with a taint that KubeVirt
-            ignores.
-        placements: The verdicts on the displaced pods, None if the other nodes are unknown.
-        duration: The estimate by grace periods, for the pods that are not blocked.
-        recorded: The estimate from recorded drains, None without any.
-        uses_deletion: Whether pods are deleted, regardless of budgets.
+        migrating_vmis: The reports in `vmi_reports`, except those for nodes whose maintenance taint KubeVirt ignores.
+        placements: Whether and where the displaced pods fit; None if the other nodes are unknown.
+        duration: The estimated duration from grace periods, for the pods that are not blocked.
+        recorded: The estimated duration from recorded drains; None if there are none.
+        uses_deletion: Whether pods are deleted instead of evicted, regardless of PodDisruptionBudgets.
     """
 
     cordoned: Mapping[str, bool]
@@ -111,12 +111,12 @@ class MaintenancePreview(NamedTuple):
 
     @property
     def has_pods(self) -> bool:
-        """Return whether the nodes have pods, apart from those of virtual machines."""
+        """Return whether the nodes have pods other than virt-launcher pods."""
         return any((self.forecast.now, self.forecast.later, self.blocked, self.terminating, self.ignored))
 
     @property
     def counts(self) -> list[NodeCounts]:
-        """Return the numbers of each node, in the order of the command line."""
+        """Return the pod counts of each node, in the order of the command line."""
         return [
             NodeCounts(
                 node=node,
@@ -133,12 +133,12 @@ class MaintenancePreview(NamedTuple):
 
     @property
     def blocked_groups(self) -> list[BlockedGroup]:
-        """Return the blocked pods by cause, the causes with the most pods first."""
+        """Return the blocked pods grouped by cause, the largest groups first."""
         return group_blocked_pods(self.blocked)
 
     @property
     def blocking_groups(self) -> list[BlockedGroup]:
-        """Return the blocked pods by cause, without pods that wait for progress, such as a running migration."""
+        """Return the blocked pods grouped by cause, except pods that only wait, such as for a running migration."""
         return [group for group in self.blocked_groups if group.reason not in PROGRESSING_REASONS]
 
     def select_placements(self, verdict: str) -> list[Placement]:
@@ -146,7 +146,7 @@ class MaintenancePreview(NamedTuple):
         return [placement for placement in self.placements or [] if placement.verdict == verdict]
 
     def as_data(self) -> dict[str, Any]:
-        """Return the preview as JSON data; `split_by_node` returns the parts of the nodes."""
+        """Return the whole preview as JSON data; see also `split_by_node`."""
         return {
             "willBlock": self.will_block,
             "nodes": [counts._asdict() for counts in self.counts],
@@ -174,7 +174,7 @@ class MaintenancePreview(NamedTuple):
         return data
 
     def _build_node_items(self) -> dict[str, list[Object]]:
-        """Return the fields of the JSON data whose items each belong to one node."""
+        """Return those fields of the JSON data whose items belong to one node each."""
         return {
             "evicted": list(map(_build_pod_data, self.forecast.now)),
             "later": list(map(_build_pod_data, self.forecast.later)),
@@ -185,7 +185,7 @@ class MaintenancePreview(NamedTuple):
         }
 
     def format_pod_lines(self) -> Iterator[str]:
-        """Yield one line for each pod, as a dry run prints it."""
+        """Yield one line per pod, which states what a dry run would do with the pod."""
         for pod in self.forecast.now:
             yield f"would {'delete' if self.uses_deletion else 'evict'} pod {format_key(pod)}"
         for pod in self.forecast.later:
@@ -198,7 +198,7 @@ class MaintenancePreview(NamedTuple):
             yield f"would ignore pod {format_key(pod)}: {reason}"
 
     def _build_capacity_data(self) -> Object | None:
-        """Return the displaced pods by verdict, or None if the other nodes are unknown."""
+        """Return the displaced pods as JSON data, by whether they fit on another node; None if that is unknown."""
         if self.placements is None:
             return None
         return {
@@ -240,9 +240,10 @@ async def preview_maintenance(
     read_node_vmis: ReadNodeVmis | None = None,
     reads_other_nodes: bool = True,
 ) -> MaintenancePreview:
-    """Preview a maintenance of these nodes in this API group; change nothing.
+    """Read the cluster, and preview a maintenance of these nodes in this API group.
 
-    In: also the recorded drains. The other arguments and the errors are those of `read_snapshot`.
+    The duration is estimated from the recorded `drains`. The other arguments are passed to `read_snapshot`. Raises the
+    same errors as `read_snapshot`.
     """
     names = list(dict.fromkeys(nodes))
     snapshot = await read_snapshot(
@@ -262,39 +263,38 @@ def build_preview(
     classification = drain_flags.classify_for_drain(snapshot.pods, options, now, snapshot.orphan_uids)
     evictable = drain_flags.select_evictable_pods(classification, options)
     vmi_reports, launcher_vmis = _select_vmi_reports(snapshot, evictable)
-    displaced = _select_displaced(snapshot, evictable, launcher_vmis)
+    displaced = _select_displaced_pods(snapshot, evictable, launcher_vmis)
     leaving = [pod for pod in evictable if get_uid(pod) not in launcher_vmis]
     forecast = _forecast_evictions(snapshot, leaving, options)
     terminating = sorted(filter(is_terminating, leaving), key=format_key)
     return MaintenancePreview(
         cordoned={name: is_cordoned(snapshot.node_objects[name]) for name in names},
         forecast=forecast,
-        blocked=_build_blocked(
+        blocked=_build_blocked_entries(
             snapshot.pods,
             [*drain_flags.find_pods_blocked_by_flags(classification, options), *forecast.blocked],
             build_blocked_pods([], [], terminating, now),
         ),
         terminating=terminating,
         ignored=drain_flags.explain_ignored_pods(snapshot.pods, classification, options, now),
-        losing_data=_select_leaving(classification.with_local_storage, forecast),
-        bare=_select_leaving(classification.bare, forecast),
+        losing_data=_select_pods_in_forecast(classification.with_local_storage, forecast),
+        bare=_select_pods_in_forecast(classification.bare, forecast),
         vmi_reports=vmi_reports,
-        migrating_vmis=_select_migrating(snapshot, vmi_reports),
+        migrating_vmis=_select_migrating_vmi_reports(snapshot, vmi_reports),
         placements=None
         if snapshot.nodes is None
         else place_pods(displaced, snapshot.nodes, names, snapshot.other_pods),
         duration=_estimate_duration(forecast, terminating, options, now),
         recorded=estimate_from_drains(drains, names),
         uses_deletion=options.disable_eviction,
-        warnings=[*snapshot.warnings, *_iter_warnings(snapshot, classification, displaced, options)],
+        warnings=[*snapshot.warnings, *_iter_drain_warnings(snapshot, classification, displaced, options)],
     )
 
 
 def _forecast_evictions(snapshot: ClusterSnapshot, leaving: Iterable[Pod], options: DrainOptions) -> EvictionForecast:
-    """Forecast the evictions of these pods, of which only those with a controller get a replacement.
+    """Forecast the evictions of these pods, assuming that each pod with a controller gets a replacement.
 
-    The capacity does not matter here, because preemption and an autoscaler may provide capacity for a pod that fits on
-    no node.
+    The forecast ignores the capacity of the other nodes, because preemption or an autoscaler may provide capacity.
     """
     running = [pod for pod in leaving if not is_terminating(pod)]
     lost_uids = {get_uid(pod) for pod in running if not _is_recreated(pod, snapshot.orphan_uids)}
@@ -304,7 +304,7 @@ def _forecast_evictions(snapshot: ClusterSnapshot, leaving: Iterable[Pod], optio
 def _select_vmi_reports(
     snapshot: ClusterSnapshot, evictable: Iterable[Pod]
 ) -> tuple[list[Object], Mapping[str, Object]]:
-    """Return the reports on the virtual machines that must leave, and the same reports by virt-launcher pod uid."""
+    """Return the reports on the virtual machines that must leave, and all reports by the virt-launcher pod's uid."""
     reports = [{**report, "node": node} for node, vmis in snapshot.vmis.items() for report in vmis.reports]
     reports_by_key = {(report["namespace"], report["name"]): report for report in reports}
     keys_by_uid = drain_forecast.map_launcher_pods(snapshot.pods, reports)
@@ -316,8 +316,8 @@ def _select_vmi_reports(
     )
 
 
-def _select_migrating(snapshot: ClusterSnapshot, vmi_reports: Iterable[Object]) -> list[Object]:
-    """Return the reports on nodes from which KubeVirt migrates virtual machines, given the taint of the maintenance."""
+def _select_migrating_vmi_reports(snapshot: ClusterSnapshot, vmi_reports: Iterable[Object]) -> list[Object]:
+    """Return the reports, except those for nodes whose maintenance taint triggers no migration by KubeVirt."""
     taint_key = snapshot.group.drain_taint
     ignored_nodes = {
         node
@@ -331,10 +331,10 @@ def _is_recreated(pod: Pod, orphan_uids: Collection[str]) -> bool:
     return get_controller(pod) is not None and get_uid(pod) not in orphan_uids
 
 
-def _select_displaced(
+def _select_displaced_pods(
     snapshot: ClusterSnapshot, evictable: Iterable[Pod], launcher_vmis: Mapping[str, Object]
 ) -> list[Pod]:
-    """Return the pods that leave and that a controller recreates, usually on another node."""
+    """Return the pods to evict that a controller recreates, usually on another node."""
     return [
         pod
         for pod in evictable
@@ -344,16 +344,16 @@ def _select_displaced(
     ]
 
 
-def _build_blocked(pods: Iterable[Pod], blocked: Iterable[BlockedPod], stuck: Iterable[Object]) -> list[Object]:
-    """Return the entries of the blocked pods, each with its node, sorted by namespace and name."""
+def _build_blocked_entries(pods: Iterable[Pod], blocked: Iterable[BlockedPod], stuck: Iterable[Object]) -> list[Object]:
+    """Return `status.blockedPods` entries for blocked and stuck pods, with their nodes, sorted by pod."""
     nodes = {format_key(pod): get_node_name(pod) for pod in pods}
     entries = [*(item.as_data() for item in blocked), *stuck]
     with_nodes = [{**entry, "node": nodes[f"{entry['namespace']}/{entry['name']}"]} for entry in entries]
     return sorted(with_nodes, key=lambda entry: (entry["namespace"], entry["name"]))
 
 
-def _select_leaving(pods: Iterable[Pod], forecast: EvictionForecast) -> list[Pod]:
-    """Return the pods that the forecast expects to leave."""
+def _select_pods_in_forecast(pods: Iterable[Pod], forecast: EvictionForecast) -> list[Pod]:
+    """Return those of `pods` that will be evicted according to the forecast."""
     leaving = {get_uid(pod) for pod in (*forecast.now, *forecast.later)}
     return sorted((pod for pod in pods if get_uid(pod) in leaving), key=format_key)
 
@@ -361,7 +361,7 @@ def _select_leaving(pods: Iterable[Pod], forecast: EvictionForecast) -> list[Pod
 def _estimate_duration(
     forecast: EvictionForecast, terminating: Iterable[Pod], options: DrainOptions, now: datetime
 ) -> DurationEstimate:
-    """Estimate the duration, including the rest of the grace period of pods that are terminating already."""
+    """Estimate the duration of the drain, including the remaining grace periods of terminating pods."""
     ends = ((pod, parse_time_or_none(pod["metadata"]["deletionTimestamp"])) for pod in terminating)
     estimates = [
         DurationEstimate(int((end - now).total_seconds()), f"pod {format_key(pod)}, which is terminating")
@@ -371,10 +371,10 @@ def _estimate_duration(
     return max((estimate_duration(forecast, options), *estimates), key=lambda estimate: estimate.seconds)
 
 
-def _iter_warnings(
+def _iter_drain_warnings(
     snapshot: ClusterSnapshot, classification: PodClassification, displaced: Iterable[Pod], options: DrainOptions
 ) -> Iterator[str]:
-    """Yield warnings about the drain's options, and about pods that may return to the same node."""
+    """Yield warnings about the drain options, and about pods that may be recreated on the same node."""
     if options.pod_selector and not classification.leaving:
         nodes = "these nodes" if len(snapshot.node_objects) > 1 else f'node "{next(iter(snapshot.node_objects))}"'
         yield f"pod selector {options.pod_selector} matches no pod that would leave {nodes}"

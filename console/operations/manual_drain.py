@@ -1,4 +1,4 @@
-"""Drains a node without a NodeMaintenance: evicts pods, and watches the pods and the disruption budgets."""
+"""Drains a node without a NodeMaintenance: evicts pods, and watches the pods and PodDisruptionBudgets."""
 
 from __future__ import annotations
 
@@ -28,19 +28,22 @@ from kube.virtualization.virt_launcher_budgets import is_own_budget
 from kube.virtualization.vmis import has_drain_taint
 
 PERMANENT_REFUSALS = ("Forbidden", "MultipleBudgets")
-"""Reasons for refused evictions that waiting does not resolve; kubectl drain also ends with an error on them."""
+"""Reasons of refused evictions that cannot succeed later, for which kubectl drain also exits with an error."""
 MIGRATION_REMEDY = (
     "this command cannot migrate virtual machines, because the cluster has no KubeVirt that migrates them: "
     "run kubectl maintenance start {node}, which does, or shut them down"
 )
 RETRY_SECONDS = 5.0
-"""Retry delay if no watched budget explains a refusal, because no watch event may follow; as in kubectl."""
+"""Retry delay, as in kubectl, after a refusal that no watched PodDisruptionBudget explains.
+
+After such a refusal, no watch event may follow that would trigger the next pass.
+"""
 IN_FLIGHT_RETRY_SECONDS = 1.0
-"""Delay before the next pass while an eviction is in flight: a refusal would change no pod and cause no watch event."""
+"""Delay before the next pass while an eviction is in flight, because its refusal would cause no watch event."""
 
 
 async def cordon_node(api: Api, node: str) -> bool:
-    """Make the node unschedulable; return False if it already was."""
+    """Make the node unschedulable; return False if the node was already unschedulable."""
     patch = build_cordon_patch(await get_node_or_refuse(api, node))
     if patch:
         await api.patch(build_node_path(node), patch, JSON_PATCH)
@@ -48,17 +51,18 @@ async def cordon_node(api: Api, node: str) -> bool:
 
 
 async def classify_node_pods(api: Api, node: str, options: DrainOptions) -> PodClassification:
-    """Classify the node's pods by the drain flags. Raises `Rejected` if the API server rejects the selector."""
+    """List and classify the node's pods by the drain options. Raises `Rejected` if the pod selector is invalid."""
     path, fields = build_pods_on_node_query(node)
     pods = (await api.list(path, field_selector=fields, label_selector=options.pod_selector))["items"]
     return classify_pods(pods, options, await find_orphan_uids(api, pods))
 
 
 async def preview_node_drain(api: Api, node: str, options: DrainOptions) -> MaintenancePreview:
-    """Preview a drain of the node by these drain flags, of which none excludes a pod that must leave.
+    """Preview a drain of the node with these drain options, which must permit the eviction of all pods to evict.
 
-    Like kubectl, the preview omits static pods and pods that the selector excludes. It treats virt-launcher pods like
-    all other pods, because no function migrates their virtual machines. The errors are those of `read_snapshot`.
+    Like kubectl, the preview omits static pods and pods that do not match the pod selector. It treats virt-launcher
+    pods like all other pods, because no function migrates their virtual machines. Raises the same errors as
+    `read_snapshot`.
     """
     preview = await preview_maintenance(
         api, [node], options, MEDIK8S, read_node_vmis=omit_vmis, reads_other_nodes=False
@@ -68,9 +72,9 @@ async def preview_node_drain(api: Api, node: str, options: DrainOptions) -> Main
 
 
 class NodeDrain:
-    """A drain that evicts exactly the given pods, as their budgets allow; `run` returns when all of them are gone.
+    """A drain of one node, which evicts exactly `leaving_pods` as their PodDisruptionBudgets allow.
 
-    In: the pods to evict (from `classify_node_pods`), and `report`, which prints a line for the user.
+    `leaving_pods` come from `classify_node_pods`. `report` prints a line for the user.
     """
 
     def __init__(
@@ -89,7 +93,7 @@ class NodeDrain:
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Evict pods until none remains. Raises `OperationError` if the remaining pods cannot be evicted."""
+        """Evict the pods and wait until all of them are gone. Raises `OperationError` if pods cannot be evicted."""
         watching = asyncio.create_task(self._watch_pods_and_budgets())
         try:
             await self._wait_for_change(watching, None)
@@ -102,13 +106,13 @@ class NodeDrain:
             await asyncio.gather(watching, return_exceptions=True)
 
     def describe_remaining_pods(self) -> str:
-        """Return one line that lists the remaining pods, or why they are blocked."""
+        """Return one line with the number of remaining pods, and why they are blocked, or else their names."""
         names = sorted(format_key(pod) for pod in self._remaining.values())
         blocked = format_summary(self._blocked[uid] for uid in self._remaining if uid in self._blocked)
         return f"{format_count(len(names), 'pod')} left: {blocked or ', '.join(names[:5])}"
 
     async def _wait_for_change(self, watch_task: asyncio.Task[None], timeout: float | None) -> None:
-        """Wait for the next change, for at most `timeout` seconds. Raises the error that ended the watch."""
+        """Wait for the next watch event, for at most `timeout` seconds. Raises the error that ended the watch."""
         change = asyncio.ensure_future(self._changed.wait())
         await asyncio.wait({change, watch_task}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         change.cancel()
@@ -117,9 +121,9 @@ class NodeDrain:
         self._changed.clear()
 
     async def _run_pass(self) -> float | None:
-        """Evict the pods that the budgets allow now, and return the delay before the next pass.
+        """Evict the pods that the PodDisruptionBudgets allow now, and return the delay in seconds before the next pass.
 
-        The delay is None if only a change can allow more evictions.
+        The delay is None if only a change of a pod or budget can allow more evictions.
         """
         waiting = [pod for uid, pod in self._remaining.items() if uid not in self._evicted_uids]
         plan = plan_evictions(waiting, self._budgets.values())
@@ -142,7 +146,7 @@ class NodeDrain:
                 self._report(f"waiting to evict pod {blocked_pod.key}: {blocked_pod.message}")
 
     async def _raise_if_permanently_refused(self) -> None:
-        """Raise `OperationError` if waiting cannot unblock any of the remaining pods."""
+        """Raise `OperationError` if none of the remaining pods can be evicted later."""
         refused = {uid for uid, item in self._blocked.items() if item.reason in PERMANENT_REFUSALS}
         launchers = {uid for uid in self._blocked.keys() - refused if self._awaits_migration(self._remaining.get(uid))}
         if not self._remaining or not self._remaining.keys() <= refused | launchers:
@@ -154,9 +158,10 @@ class NodeDrain:
         raise OperationError(summary, remedy)
 
     def _awaits_migration(self, pod: Pod | None) -> bool:
-        """Return whether this project's budget keeps the pod until its virtual machine has migrated.
+        """Return whether a budget of the step `protect` blocks the pod until its virtual machine has migrated.
 
-        Such a budget exists only without KubeVirt, and this project migrates only from nodes with a drain taint.
+        The step creates such a budget only if KubeVirt does not. The virtual machine migrates only if the node has a
+        drain taint.
         """
         return pod is not None and any(
             is_own_budget(budget) and covers(budget, pod) for budget in self._budgets.values()
@@ -175,7 +180,7 @@ class NodeDrain:
                     self._changed.set()
 
     def _handle_synced(self, stream_index: int) -> None:
-        """Handle the end of an initial list: pods that it does not contain were gone before the watch began."""
+        """Handle the end of an initial list: remove the pods that it does not contain, which are already gone."""
         self._unsynced.discard(stream_index)
         if stream_index == 0:
             for uid in self._remaining.keys() - self._seen_uids:

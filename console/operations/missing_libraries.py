@@ -1,4 +1,4 @@
-"""Reports a module that the package `kubectl-maintenance` does not contain, with the remedy."""
+"""Reports a Python module that is not installed with the package `kubectl-maintenance`, with the remedy."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ REMEDIES = {
     "gunicorn": 'install the extra "console": pipx inject kubectl-maintenance flask gunicorn SQLAlchemy',
     "functions": "run this command in a checkout of the repository",
 }
-"""Module → how to make it available. `gunicorn` is the first of the console's libraries that is imported."""
+"""Map from the name of a Python module to the remedy if it is not installed.
+
+`gunicorn` represents all libraries of the web console, because it is imported first.
+"""
 
 
 @contextmanager
 def explain_missing_module() -> Iterator[None]:
-    """Raise `NoResult` with the remedy if an import in the block does not find one of the modules in `REMEDIES`."""
+    """Raise `NoResult` with the remedy if an import in the `with` block does not find a module in `REMEDIES`."""
     try:
         yield
     except ModuleNotFoundError as error:

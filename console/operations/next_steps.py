@@ -1,4 +1,4 @@
-"""Suggests what an administrator does next about maintenances, as text and command. Pure functions."""
+"""Suggests an administrator's next steps for maintenances, each as a text and a command. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,28 +10,32 @@ from kube.maintenance.objects import FAILED, SUCCEEDED, Maintenance, get_node_na
 
 
 class NextStep(NamedTuple):
-    """What to do next, and the command that does it."""
+    """A suggested next step: its text and its command."""
 
     text: str
     command: str
 
     @property
     def is_watch(self) -> bool:
-        """Return whether the command only watches the state."""
+        """Return whether the command only watches maintenances."""
         return self.command.endswith("--watch")
 
 
 def suggest_node_steps(node: str, maintenances: Sequence[Maintenance]) -> list[NextStep]:
-    """Return the next step of each maintenance of a node, without repetitions; without any, where past ones are."""
+    """Return the next step for each maintenance of the node, without duplicates.
+
+    If there is no maintenance, suggest how to see past maintenances.
+    """
     if not maintenances:
         return [NextStep("To see past maintenances", f"kubectl maintenance events --node {node} -o tree")]
     return list(dict.fromkeys(map(_suggest_step, maintenances)))
 
 
 def suggest_overview_steps(maintenances: Sequence[Maintenance]) -> list[NextStep]:
-    """Return the next step for all maintenances: about one that is stuck, else about one that is done, else to watch.
+    """Return the most important next step for all maintenances; an empty list if there are none.
 
-    Without maintenances, there is nothing to do.
+    It concerns the first blocked or failed maintenance. If all nodes are drained, it concerns the first drained node.
+    Otherwise it suggests to watch the drains.
     """
     stuck = [item for item in maintenances if _is_blocked(item) or get_phase_label(item) in (FAILED, PHASE_FAILING)]
     if stuck:

@@ -1,4 +1,4 @@
-"""Reads the virtual machines on a node, and describes what a drain does with them (OSV-2, OSV-3)."""
+"""Reads the virtual machines on a node, and reports the effect of a drain on them (OSV-2, OSV-3)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kube.virtualization.vmis import Resource
 
 
 class NodeVmis(NamedTuple):
-    """The reports on a node's virtual machines (`kube.virtualization.drain_forecast`), or why they could not be read.
+    """The reports on a node's virtual machines (`kube.virtualization.drain_forecast`), or the error of reading them.
 
     Attributes:
-        kubevirt: The KubeVirt object, if that KubeVirt migrates the virtual machines itself.
+        kubevirt: The KubeVirt object, if KubeVirt itself migrates the virtual machines.
     """
 
     reports: list[Object]
@@ -25,20 +25,20 @@ class NodeVmis(NamedTuple):
     kubevirt: Resource | None = None
 
     def list_problems(self, group: ApiGroup) -> list[str]:
-        """Return the failed read, and a taint in this API group that keeps KubeVirt from migrating, if any."""
+        """Return the read error, and a message if this group's drain taint does not trigger KubeVirt's migrations."""
         mismatch = drain_forecast.explain_taint_mismatch(self.kubevirt, self.reports, group.drain_taint)
         return list(filter(None, (self.error, mismatch)))
 
 
 async def omit_vmis(_node: str) -> NodeVmis:
-    """Return no virtual machines, for a caller that handles virt-launcher pods like all other pods."""
+    """Return no virtual machines, so that the caller treats virt-launcher pods like all other pods."""
     return NodeVmis([])
 
 
 async def read_vmis(api: Api, node: str) -> NodeVmis:
-    """Return the virtual machines on a node; on a cluster without KubeVirt, this takes one request.
+    """Read the virtual machines on a node; on a cluster without KubeVirt, send only one request.
 
-    A failed read becomes `error` in the result, so that the caller can continue.
+    An API error is returned in the result's `error`, so that the caller can continue.
     """
     try:
         if not await are_vmis_served(api):

@@ -1,4 +1,4 @@
-"""Reads what the preview of a maintenance needs: nodes, pods, budgets and virtual machines."""
+"""Reads the cluster state for the preview of a maintenance: nodes, pods, PodDisruptionBudgets and virtual machines."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from kube.pods import Pod, format_key, get_node_name
 from kube.scheduling import trim_node_for_scheduling, trim_pod_for_scheduling
 
 ReadNodeVmis = Callable[[str], Awaitable[NodeVmis]]
-"""Returns the virtual machines on the node with this name."""
+"""Function that returns the virtual machines on the node with this name."""
 
 
 class ClusterSnapshot(NamedTuple):
-    """What a preview reads.
+    """Cluster state that a preview is based on.
 
     Attributes:
-        nodes: All nodes, None if they were not read, or the user may not list them.
+        nodes: All nodes; None if they were not read, or if the user may not list them.
+        node_objects: The previewed nodes by name.
         pods: The pods on the previewed nodes, in the order of these nodes.
         other_pods: The pods on all other nodes, trimmed; empty if they were not read.
         orphan_uids: The uids of DaemonSet pods whose DaemonSet does not exist.
@@ -52,7 +53,7 @@ class ClusterSnapshot(NamedTuple):
 
 
 class _Lists(NamedTuple):
-    """The pods, of which those on other nodes are trimmed, all budgets, and all nodes; None if they were not read."""
+    """Lists from the API server: pods (trimmed if not on a previewed node), budgets, and nodes (None if not read)."""
 
     pods: list[Object]
     budgets: list[Object]
@@ -67,12 +68,12 @@ async def read_snapshot(
     read_node_vmis: ReadNodeVmis | None = None,
     reads_other_nodes: bool = True,
 ) -> ClusterSnapshot:
-    """Read the cluster for a preview of these nodes, in this API group.
+    """Read the cluster state for a preview of a maintenance of these nodes in this API group.
 
-    `read_node_vmis` replaces `read_vmis`, for a caller whose permissions must be checked first.
-    Without `reads_other_nodes`, the requests are cheap even in a large cluster, but the capacity of the other nodes
-    stays unknown. Raises `Refusal` if a node does not exist, and `OperationError` or `ApiError` if the pods or budgets
-    cannot be read, because the preview would be wrong without them. Other failed reads become warnings.
+    `read_node_vmis` replaces `read_vmis`, for example to check permissions first. If `reads_other_nodes` is false, the
+    requests are cheap even in a large cluster, but the capacity of the other nodes stays unknown. Raises `Refusal` if a
+    node does not exist, and `OperationError` or `ApiError` if the pods or PodDisruptionBudgets cannot be read, because
+    the preview would be wrong without them. Other failed reads only cause warnings.
     """
     positions = {name: position for position, name in enumerate(names)}
     lists = await _read_lists(api, positions, reads_other_nodes=reads_other_nodes)
@@ -98,7 +99,7 @@ async def read_snapshot(
 
 
 async def _read_lists(api: Api, names: Collection[str], *, reads_other_nodes: bool) -> _Lists:
-    """Read the lists concurrently. Raises one error for all required lists that cannot be read."""
+    """Read the lists concurrently. Raises a single error if pods or PodDisruptionBudgets cannot be listed."""
 
     def trim_pod(pod: Object) -> Object:
         return pod if get_node_name(pod) in names else trim_pod_for_scheduling(pod)
@@ -117,7 +118,7 @@ async def _read_lists(api: Api, names: Collection[str], *, reads_other_nodes: bo
 
 
 async def _list_pods_on_nodes(api: Api, names: Iterable[str]) -> ListResult:
-    """Return the pods on these nodes, with one request per node."""
+    """List the pods on these nodes, with one request per node."""
     lists = await gather_all(*(_list_pods_on_node(api, name) for name in names))
     return ListResult([pod for result in lists for pod in result.items], "")
 
@@ -128,7 +129,7 @@ async def _list_pods_on_node(api: Api, name: str) -> ListResult:
 
 
 async def _try_find_orphan_uids(api: Api, pods: Iterable[Pod]) -> tuple[Collection[str], tuple[str, ...]]:
-    """Return the uids of pods whose DaemonSet no longer exists, and the errors of failed reads of DaemonSets."""
+    """Return the uids of pods whose DaemonSet no longer exists, and a warning if the DaemonSets cannot be read."""
     try:
         return await find_orphan_uids(api, pods), ()
     except ApiError as error:
@@ -136,14 +137,14 @@ async def _try_find_orphan_uids(api: Api, pods: Iterable[Pod]) -> tuple[Collecti
 
 
 def _raise_unexpected_error(result: ListResult | BaseException) -> ListResult | ApiError:
-    """Return a list or an error of the API server; raise any other error."""
+    """Return `result` if it is a list or an `ApiError`; raise any other exception."""
     if isinstance(result, BaseException) and not isinstance(result, ApiError):
         raise result
     return result
 
 
 def _combine_errors(errors: Sequence[ApiError]) -> ApiError | OperationError:
-    """Return the only error, or one error that lists all, so that missing permissions appear at once."""
+    """Return a single error that contains all messages, so that the user sees all missing permissions."""
     if len(errors) == 1:
         return errors[0]
     return OperationError(

@@ -1,4 +1,4 @@
-"""Summarizes a preview in a few lines, for the questions of `start` and of the console. Pure functions."""
+"""Summarizes a preview in a few lines, for the confirmation prompts of `start` and the console. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kube.virtualization.drain_forecast import build_warnings, describe_moves
 
 
 def summarize_preview(preview: MaintenancePreview) -> list[str]:
-    """Return the counts, what will block, what will be lost, the virtual machines, the capacity and the duration."""
+    """Return one line per topic: pod counts, blocked pods, losses, virtual machines, capacity and duration."""
     return [
         *([_format_counts(preview)] if preview.has_pods or not preview.vmi_reports else []),
         *list_block_causes(preview),
@@ -25,7 +25,7 @@ def summarize_preview(preview: MaintenancePreview) -> list[str]:
 
 
 def _format_counts(preview: MaintenancePreview) -> str:
-    """Return the numbers of pods by what becomes of them, without those that are 0."""
+    """Return the numbers of pods by their outcome in the drain, without zeros, as one line."""
     counts = (
         (len(preview.forecast.now), "now", "leaves", "leave"),
         (len(preview.forecast.later), "in turn", "leaves", "leave"),
@@ -42,7 +42,7 @@ def _format_counts(preview: MaintenancePreview) -> str:
 
 
 def list_block_causes(preview: MaintenancePreview) -> list[str]:
-    """Return one line for each cause that will block pods, the causes with the most pods first."""
+    """Return one line for each cause that will block the drain, the causes with the most pods first."""
     return [
         f"{format_count(len(group.pods), 'pod')} will block the drain: {group.message}: "
         f"{group.format_pods(MAX_NAMED_PODS)}"
@@ -51,7 +51,7 @@ def list_block_causes(preview: MaintenancePreview) -> list[str]:
 
 
 def _iter_loss_lines(preview: MaintenancePreview) -> Iterator[str]:
-    """Yield what will be lost, in the words of the admission webhook's warnings."""
+    """Yield a line each for bare pods and for emptyDir data that will be lost, worded like the webhook's warnings."""
     if preview.bare:
         yield "no controller will recreate {} after the eviction: {}".format(*_format_pods(preview.bare))
     if preview.losing_data:
@@ -59,7 +59,7 @@ def _iter_loss_lines(preview: MaintenancePreview) -> Iterator[str]:
 
 
 def list_vm_lines(preview: MaintenancePreview) -> list[str]:
-    """Return the effects of the drain on virtual machines: first those that migrate, then warnings."""
+    """Return a line about the virtual machines that will migrate, and warnings about the other ones."""
     moves = describe_moves(preview.migrating_vmis)
     return [*([moves] if moves else []), *build_warnings(preview.vmi_reports)]
 
@@ -70,7 +70,7 @@ def _iter_capacity_lines(preview: MaintenancePreview) -> Iterator[str]:
 
 
 def list_duration_lines(preview: MaintenancePreview) -> list[str]:
-    """Return the estimates of the duration: by recorded drains, and by grace periods."""
+    """Return the estimated durations of the drain: from recorded drains, and from grace periods."""
     recorded = preview.recorded
     by_drains = f"about {format_seconds(recorded.seconds)} by {recorded.format_source()} (median)" if recorded else ""
     seconds = preview.duration.seconds
@@ -79,5 +79,5 @@ def list_duration_lines(preview: MaintenancePreview) -> list[str]:
 
 
 def _format_pods(pods: Sequence[Pod]) -> tuple[str, str]:
-    """Return the number of pods and the first names."""
+    """Return the number of pods, and the names of the first ones."""
     return format_count(len(pods), "pod"), format_first_names(list(map(format_key, pods)), MAX_NAMED_PODS)

@@ -1,4 +1,4 @@
-"""Estimates the duration of a drain from recorded drains. Pure functions, which import nothing of the journal."""
+"""Estimates the duration of a drain from recorded drains. Pure functions that do not import the journal's modules."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from kube.text_limits import format_count
 
 
 class RecordedDrain(NamedTuple):
-    """A finished drain of a node, and its duration."""
+    """A finished drain: its node and its duration."""
 
     node: str
     seconds: float
 
 
 class RecordedEstimate(NamedTuple):
-    """The duration of a drain that recorded drains suggest.
+    """Estimated duration of a drain, based on recorded drains.
 
     Attributes:
-        seconds: The median of the recorded durations.
-        drains: The number of these drains.
-        node: The node of all these drains, "" if they are of other nodes.
+        seconds: The median duration of the recorded drains.
+        drains: The number of recorded drains.
+        node: The node's name if the recorded drains are its own; "" if they are drains of other nodes.
     """
 
     seconds: int
@@ -30,14 +30,14 @@ class RecordedEstimate(NamedTuple):
     node: str
 
     def format_source(self) -> str:
-        """Return which drains the estimate is based on."""
+        """Return the basis of the estimate as text, such as `3 recorded drains of node-1`."""
         return f"{format_count(self.drains, 'recorded drain')} of {self.node or 'other nodes'}"
 
 
 def estimate_from_drains(drains: Collection[RecordedDrain], nodes: Iterable[str]) -> RecordedEstimate | None:
-    """Estimate the duration until all these nodes are drained, which is that of the slowest; None without drains.
+    """Estimate the time until all these nodes are drained, which is the slowest node's; return None without drains.
 
-    The drains of a node itself count, or those of all other nodes if it was never drained.
+    A node's estimate is based on its own recorded drains, or on those of all other nodes if it has none.
     """
     estimates = [estimate for node in nodes if (estimate := _estimate_node(drains, node))]
     return max(estimates, key=lambda estimate: estimate.seconds, default=None)

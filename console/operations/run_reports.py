@@ -1,6 +1,6 @@
-"""Reports on upgrade runs: the steps, the nodes with their Jobs, and what a run waits for. Pure functions.
+"""Builds reports on upgrade runs: the steps, the nodes with their Jobs, and what a run waits for. Pure functions.
 
-All data comes from the status of the MutexRunConfig, so reading it requires no other permission.
+All data comes from the status of the MutexRunConfig, so a report requires no other permission.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from kube.mutex.validation import (
 from kube.paths import Object
 
 STEP_DONE, STEP_CURRENT, STEP_PENDING, STEP_HALTED = "done", "current", "pending", "stopped"
-"""States of a step."""
+"""States of a step in a report on an upgrade run."""
 STOPPED_STEPS = ("Failed", "Invalid")
-"""Steps of a run that continues only after an administrator has acted."""
+"""Values of `status.step` for a run that an administrator must repair before it continues."""
 RUN_NEW, RUN_ENDING = "New", "Ending"
-"""Shown instead of `status.step`: before the first status, and once deletion is requested."""
+"""Shown instead of `status.step`: for a MutexRunConfig without a status, and for one that is being deleted."""
 RUN_WAITING, RUN_FINISHED = "Waiting", "Finished"
-"""Values of `status.step`: the run config has no active run, and its last run upgraded all nodes."""
+"""Values of `status.step`: the MutexRunConfig has no active run; its last run has upgraded all nodes."""
 NODE_WAITING, NODE_UPGRADED, NODE_GONE = "Waiting", "Done", "Gone"
-"""States of a node: not yet started, completed, or dropped from the run because it was deleted."""
+"""States of a node: not yet started, completed, or dropped from the run because the node was deleted."""
 PAUSED_CONDITION, UPGRADE_CONDITION = "TargetPoolsPaused", "NodeUpgrade"
 
 
 class Wait(NamedTuple):
-    """What a run waits for, since when, and the remedy if an administrator must act."""
+    """What a run waits for, the time when the wait began, and the remedy if an administrator must act."""
 
     what: str
     since: str
@@ -51,9 +51,10 @@ class Wait(NamedTuple):
 
 
 def get_step_label(run: Resource) -> str:
-    """Return the run's current step as one word: a finished run stays finished until the next upgrade is found.
+    """Return the run's current step as one word.
 
-    `status.step` is "Waiting" again as soon as the run config is checked again after its run.
+    After a finished run, `status.step` changes back to "Waiting" at the next check of the MutexRunConfig. The function
+    returns "Finished" instead until the next upgrade is found.
     """
     if is_deleting(run):
         return RUN_ENDING
@@ -62,14 +63,14 @@ def get_step_label(run: Resource) -> str:
 
 
 def _has_only_finished_run(run: Resource) -> bool:
-    """Return whether the last run upgraded all its nodes, and no condition reports a later upgrade."""
+    """Return whether the last run has upgraded all nodes, and no condition reports another upgrade since."""
     if not run_record.get_finished_version(run) or get_condition(run, AVAILABLE_CONDITION).get("status") == "True":
         return False
     return not any(get_condition(run, kind).get("status") == "False" for kind in (CHECKED_CONDITION, READY_CONDITION))
 
 
 def build_report(run: Resource) -> Object:
-    """Return the full report, which is the command's JSON output and the source of tables and pages."""
+    """Return the complete report on a run, which is also the command's JSON output."""
     record, metadata = get_record(run), run["metadata"]
     wait = find_wait(run)
     return {
@@ -116,18 +117,18 @@ def _build_node_report(run: Resource, name: str) -> Object:
     record = get_record(run)
     node = record["nodes"][name]
     is_current = run_record.is_active(run) and name == run_record.get_current_node(record)
-    if is_current and record.get("editedAt"):  # Before that, all nodes wait.
+    if is_current and record.get("editedAt"):  # Until the run has edited the pools, all nodes wait.
         state = run_record.compute_stage(run).value
     else:
         state = NODE_UPGRADED if node.get("cleanedAt") else NODE_GONE if node.get("droppedAt") else NODE_WAITING
-    jobs = list(_iter_jobs(record, name))
+    jobs = list(_iter_job_reports(record, name))
     times = [node.get(field) for field in ("droppedAt", "cleanedAt", "upgradedAt", "releasedAt")]
     since = next(filter(None, times), jobs[0]["created"] if jobs else record.get("startedAt"))
     return {"node": name, "state": state, "since": since or "", "jobs": jobs}
 
 
-def _iter_jobs(record: RunRecord, node: str) -> Iterator[Object]:
-    """Yield the Jobs that were created for a node, in order."""
+def _iter_job_reports(record: RunRecord, node: str) -> Iterator[Object]:
+    """Yield reports on the Jobs that were created for a node, in the order of their execution."""
     for kind in (MAIN, CLEANUP):
         for rule in list_recorded_rules(record):
             entry = get_job_entry(record, node, DueJob(kind, rule))
@@ -154,7 +155,7 @@ def _build_job_report(record: RunRecord, kind: str, rule: str, entry: Mapping[st
 
 
 def find_wait(run: Resource) -> Wait | None:
-    """Return what the run waits for now, or None if it waits for nothing, for example once it is finished."""
+    """Return what the run waits for now, or None if it is not waiting, for example because it is finished."""
     if is_deleting(run):
         return Wait("the run's pools and nodes to be restored", str(run["metadata"]["deletionTimestamp"]))
     if not get_status(run):
@@ -164,31 +165,33 @@ def find_wait(run: Resource) -> Wait | None:
         remedy = f"fix the cause, then run kubectl maintenance mutex retry {format_full_name(run)}"
         return Wait(str(failure.get("message") or ""), str(failure.get("at") or ""), remedy)
     if config_validated.get("status") == "False":
-        return _build_wait(config_validated, "fix the objects that this message names")
+        return _build_condition_wait(config_validated, "fix the objects that this message names")
     if run_record.is_active(run):
         return _find_stage_wait(run, run_record.compute_stage(run))
     return None if get_step_label(run) == RUN_FINISHED else _find_idle_wait(run)
 
 
-def _build_wait(condition: Mapping[str, Any], remedy: str = "") -> Wait:
+def _build_condition_wait(condition: Mapping[str, Any], remedy: str = "") -> Wait:
     return Wait(str(condition.get("message") or ""), str(condition.get("lastTransitionTime") or ""), remedy)
 
 
 def _find_idle_wait(run: Resource) -> Wait | None:
-    """Return what a run waits for before it starts: other runs, or an upgrade."""
+    """Return what a MutexRunConfig without an active run waits for: other runs, or an upgrade."""
     paused, available = get_condition(run, PAUSED_CONDITION), get_condition(run, AVAILABLE_CONDITION)
     if available.get("status") == "True":
-        return _build_wait(paused if paused.get("status") == "False" else available)
+        return _build_condition_wait(paused if paused.get("status") == "False" else available)
     conditions = (get_condition(run, kind) for kind in (CHECKED_CONDITION, READY_CONDITION, AVAILABLE_CONDITION))
-    return next((_build_wait(condition) for condition in conditions if condition.get("status") == "False"), None)
+    return next(
+        (_build_condition_wait(condition) for condition in conditions if condition.get("status") == "False"), None
+    )
 
 
 def _find_stage_wait(run: Resource, current_stage: Stage) -> Wait:
     record, paused = get_record(run), get_condition(run, PAUSED_CONDITION)
     if current_stage is Stage.CLAIMED and paused.get("status") == "False":
-        return _build_wait(paused)
+        return _build_condition_wait(paused)
     if awaits_control_plane(run) and get_condition(run, READY_CONDITION):
-        return _build_wait(get_condition(run, READY_CONDITION))
+        return _build_condition_wait(get_condition(run, READY_CONDITION))
     waits_before_nodes = {
         Stage.CLAIMED: Wait("the run's pools to be paused", str(record.get("startedAt") or "")),
         Stage.PAUSED: Wait("the run's nodes to be labelled", str(record.get("pausedAt"))),
@@ -209,8 +212,8 @@ def _find_node_wait(run: Resource, current_stage: Stage) -> Wait:
         return Wait(str(what), str(node["releasedAt"]))
     since = max(_list_completion_times(record, name), default=str(record.get("editedAt") or ""))
     if current_stage is Stage.PREJOBS_DONE:
-        return _build_wait(upgrade) if has_reason else Wait(f"node {name} to be released", since)
-    running = [job for job in _iter_jobs(record, name) if job["result"] == JobOutcome.RUNNING.value]
+        return _build_condition_wait(upgrade) if has_reason else Wait(f"node {name} to be released", since)
+    running = [job for job in _iter_job_reports(record, name) if job["result"] == JobOutcome.RUNNING.value]
     if running:
         job = running[0]
         return Wait(f"Job {job['namespace']}/{job['name']} of rule {job['rule']} for node {name}", job["created"])
@@ -218,8 +221,8 @@ def _find_node_wait(run: Resource, current_stage: Stage) -> Wait:
 
 
 def _list_completion_times(record: RunRecord, *node_names: str) -> list[str]:
-    """Return the times of all completed actions on these nodes."""
+    """Return the times of all completed Jobs and steps of these nodes."""
     nodes = [record["nodes"][name] for name in node_names]
     fields = ("releasedAt", "upgradedAt", "cleanedAt", "droppedAt")
-    jobs = [job["ended"] for name in node_names for job in _iter_jobs(record, name)]
+    jobs = [job["ended"] for name in node_names for job in _iter_job_reports(record, name)]
     return [time for time in (*(node.get(field) for node in nodes for field in fields), *jobs) if time]

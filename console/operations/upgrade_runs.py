@@ -1,4 +1,4 @@
-"""Lists and watches MutexRunConfigs, and requests that a stopped run resume (MUT-48)."""
+"""Lists and watches MutexRunConfigs, and requests that a halted upgrade run be resumed (MUT-48)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def are_runs_served(api: Api) -> bool:
 
 
 def matches_name(run: Object, name: str) -> bool:
-    """Return whether `name`, either `NAME` or `NAMESPACE/NAME`, refers to this MutexRunConfig."""
+    """Return whether `name`, in the format `NAME` or `NAMESPACE/NAME`, is the name of this MutexRunConfig."""
     return name in (run["metadata"]["name"], format_full_name(run))
 
 
@@ -65,9 +65,9 @@ async def get_run(api: Api, name: str) -> Object:
 
 
 async def request_retry(api: Api, name: str) -> Object:
-    """Request that the run resume where it stopped, and return the MutexRunConfig.
+    """Request that a halted run be resumed, and return the MutexRunConfig.
 
-    Raises `Refusal` if the run has not stopped, or if its resumption is already requested.
+    Raises `Refusal` if the run is not halted, or if its resumption has already been requested.
     """
     run = await get_run(api, name)
     if not get_record(run).get("failure"):
@@ -82,7 +82,7 @@ async def request_retry(api: Api, name: str) -> Object:
 
 
 async def watch_runs(api: Api) -> AsyncGenerator[list[Object], None]:
-    """Yield all MutexRunConfigs: once after the initial list, then after every change."""
+    """Yield all MutexRunConfigs, sorted by namespace and name, after the initial list and after every change."""
     try:
         async with aclosing(collect_objects(follow(api, RUNS_PATH))) as states:
             async for runs in states:

@@ -1,4 +1,4 @@
-"""Determines the version of this command, and the images and versions of the functions. Pure functions."""
+"""Determines the version of `kubectl maintenance`, and the images and versions of the functions."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from contextlib import suppress
 from kube.paths import Object
 
 PACKAGES = ("kubectl-maintenance", "function")
-"""Names of the Python distributions that contain the command: for workstations, and with the functions."""
+"""Names of the Python distributions that contain the command: the plugin's own, and the functions' distribution."""
 UNPACKAGED = "unknown, because it runs from a source tree that is not installed as a package"
 VERSION_LABEL = "app.kubernetes.io/version"
 VERSION_PATTERN = re.compile(r"v?(\d+)\.(\d+)(?:\.\d.*)?")
-"""Matches a version, or the tag of a released image; the groups are the major and the minor version."""
+"""Matches a version or the tag of a released image; the groups are the major and the minor version number."""
 
 
 def read_client_version() -> str:
-    """Return the version of the installed package, or why it is unknown."""
-    from importlib.metadata import PackageNotFoundError, version  # slow import, needed by two commands
+    """Return the version of the installed package, or a text that states why the version is unknown."""
+    from importlib.metadata import PackageNotFoundError, version  # Only two commands need this slow import.
 
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -27,9 +27,9 @@ def read_client_version() -> str:
 
 
 def group_by_image(workloads: Iterable[Object]) -> dict[str, list[str]]:
-    """Return each image → the sorted names of the Deployments or Knative Services whose first container runs it.
+    """Return the names of Deployments and Knative Services, sorted and grouped by the image of their first container.
 
-    There are several images during an upgrade. A workload without a container is omitted.
+    During an upgrade, workloads have different images. A workload without a container is omitted.
     """
     names_by_image: dict[str, list[str]] = {}
     for workload in workloads:
@@ -40,26 +40,27 @@ def group_by_image(workloads: Iterable[Object]) -> dict[str, list[str]]:
 
 
 def find_versions(workloads: Iterable[Object]) -> list[str]:
-    """Return the sorted versions of the workloads, without a leading `v`: their version label, or else the image's tag.
+    """Return the sorted versions of the workloads, without a leading `v`.
 
-    A tag that is not a version, such as `latest`, is omitted.
+    A workload's version is its version label, or else its image's tag. A tag that is not a version, such as `latest`,
+    is omitted.
     """
     versions = set()
     for workload in workloads:
         label = (workload["metadata"].get("labels") or {}).get(VERSION_LABEL)
-        for text in [label] if label else map(_get_tag, group_by_image([workload])):
+        for text in [label] if label else map(_parse_image_tag, group_by_image([workload])):
             if VERSION_PATTERN.fullmatch(text):
                 versions.add(text.removeprefix("v"))
     return sorted(versions)
 
 
-def _get_tag(image: str) -> str:
-    """Return the tag of an image, "" if there is none; a colon before the last slash precedes a port."""
+def _parse_image_tag(image: str) -> str:
+    """Return the tag of an image reference, or "" if it has no tag; a colon before the last slash precedes a port."""
     return image.partition("@")[0].rpartition("/")[2].partition(":")[2]
 
 
 def explain_skew(client_version: str, cluster_versions: Iterable[str]) -> str:
-    """Return a warning if the functions have another minor version than the command, "" if not or if unknown."""
+    """Return a warning if functions have a different major or minor version than the command, else ""."""
     client = VERSION_PATTERN.fullmatch(client_version)
     matches = {version: VERSION_PATTERN.fullmatch(version) for version in cluster_versions}
     others = [version for version, match in matches.items() if client and match and match.groups() != client.groups()]

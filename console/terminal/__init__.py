@@ -1,1 +1,1 @@
-"""Terminal output and command-line options of the commands."""
+"""Command-line options and terminal output, which the commands share."""

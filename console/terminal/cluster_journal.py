@@ -1,8 +1,8 @@
-"""Reads the journal of a cluster from the console, through the API server's proxy, with any credentials.
+"""Reads a cluster's journal from the console's journal API, through the API server's service proxy.
 
-The caller needs two permissions, which the ClusterRoles of the product's users contain. One is to request a token of
-the ServiceAccount `READER`; the token proves to the console that the caller may read the journal. The other is to use
-the proxy to the Service of the same name.
+The user needs two permissions, which the product's ClusterRoles for users contain. The first is to request a token of
+the ServiceAccount `READER`; the token proves to the console that the user may read the journal. The second is to use
+the proxy of the Service with the same name.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from kube.client.sync_client import SyncClient
 from kube.paths import encode_path_segment
 
 TOKEN_SECONDS = 600
-"""Lifetime of a token, the shortest that an API server issues."""
+"""Lifetime of a token in seconds: the shortest lifetime that an API server permits."""
 MAX_LIST_CHARACTERS = 3000
-"""Maximum characters of a list in a URL: the console's server accepts 4094 characters in the whole request line."""
+"""Maximum length of a list in a URL; the console's server accepts request lines of up to 4094 characters."""
 
 
 class ClusterJournal:
-    """The journal of the cluster that `client` reaches; the product is installed in `namespace`.
+    """Reader of the journal of the cluster that `client` connects to; the product is installed in `namespace`.
 
-    Every method raises `NoResult` with a remedy if the journal cannot be read; `JournalUnavailable` if a later attempt
-    may succeed.
+    Every method raises `NoResult` with a remedy if the journal cannot be read, or `JournalUnavailable` if a retry may
+    succeed.
 
     Args:
-        page_size: Maximum number of entries that one request numbers.
+        page_size: Maximum number of entry numbers that one request returns.
     """
 
     def __init__(self, client: SyncClient, namespace: str, page_size: int = MAX_NUMBERS) -> None:
@@ -57,30 +57,30 @@ class ClusterJournal:
         self._service_path = f"{core}/services/{READER}/proxy"
 
     def select(self, query: Query | None = None) -> list[Entry]:
-        """Return the selected entries with their attempts, in order of arrival; by default all entries.
+        """Return the selected entries with their attempts, in order of arrival; by default, return all entries.
 
-        As in `Journal.select`, the number of an entry determines the order, however many requests are needed.
+        As in `Journal.select`, the entries are sorted by their numbers, even if several requests are necessary.
         """
         return sorted(self.iter_entries(query or Query()), key=attrgetter("seq"))
 
     def iter_entries(self, query: Query) -> Iterator[Entry]:
-        """Yield the selected entries one by one, read in batches; entries that are pruned meanwhile are left out."""
-        for numbers in split_into_batches(self._iter_sizes(query), BATCH_CAPACITY_CHARACTERS):
+        """Read the selected entries in batches, and yield them one by one; omit entries that are pruned meanwhile."""
+        for numbers in split_into_batches(self._iter_numbers_and_sizes(query), BATCH_CAPACITY_CHARACTERS):
             for part in split_by_length(numbers, MAX_LIST_CHARACTERS):
                 yield from self._get_entries(part)
 
     def _get_entries(self, numbers: tuple[int, ...]) -> list[Entry]:
         try:
-            return [decode_entry(data) for data in self._get(ENTRIES_PATH, Query(seqs=numbers))["entries"]]
+            return [decode_entry(data) for data in self._get_json(ENTRIES_PATH, Query(seqs=numbers))["entries"]]
         except BadEvent as error:
             raise NoResult(f"cannot read the cluster's journal: the console sent an invalid event: {error}") from None
 
     def list_event_numbers(self, query: Query) -> tuple[int, ...]:
-        """Return the numbers of the selected entries."""
-        return tuple(number for number, _ in self._iter_sizes(query))
+        """Return the entry numbers of the selected events."""
+        return tuple(number for number, _ in self._iter_numbers_and_sizes(query))
 
-    def _iter_sizes(self, query: Query) -> Iterator[tuple[int, int]]:
-        """Yield number and size of each selected entry, with several requests for long lists."""
+    def _iter_numbers_and_sizes(self, query: Query) -> Iterator[tuple[int, int]]:
+        """Yield the number and the size of each selected entry; send several requests if `query.ids` is long."""
         if query.ids:
             for part in split_by_length(query.ids, MAX_LIST_CHARACTERS):
                 yield from self._iter_pages(replace(query, ids=part))
@@ -91,20 +91,20 @@ class ClusterJournal:
         is_limited = bool(query.limit)
         page_size = query.limit or self._page_size
         while True:
-            page = self._get(NUMBERS_PATH, replace(query, limit=page_size))["numbers"]
+            page = self._get_json(NUMBERS_PATH, replace(query, limit=page_size))["numbers"]
             yield from ((number, size) for number, size in page)
             if is_limited or len(page) < page_size:
                 return
             query = replace(query, after_seq=max(number for number, _ in page))
 
-    def _get(self, path: str, query: Query) -> Mapping[str, Any]:
+    def _get_json(self, path: str, query: Query) -> Mapping[str, Any]:
         try:
             return self._request(path, query)
         except ApiError as error:
             raise self._build_error(error) from None
 
     def _request(self, path: str, query: Query) -> Mapping[str, Any]:
-        """Send the request with the last token, and again with a new token if the last one has expired."""
+        """Send the request with the current token; if that token has expired, retry with a new one."""
         if self._token:
             try:
                 return self._request_with_token(path, query)
@@ -119,14 +119,17 @@ class ClusterJournal:
         return self._client.run(api.request("GET", f"{self._service_path}{path}", query={"query": encode_query(query)}))
 
     def _create_token(self) -> str:
-        """Request a token that proves the right to read the journal."""
+        """Request a token of the ServiceAccount `READER`, which authorizes its bearer to read the journal."""
         spec = {"audiences": [AUDIENCE], "expirationSeconds": TOKEN_SECONDS}
         body = {"apiVersion": AUTHENTICATION_API_VERSION, "kind": "TokenRequest", "spec": spec}
         token: str = self._client.create(self._token_path, body)["status"]["token"]
         return token
 
     def _build_error(self, error: ApiError) -> NoResult:
-        """Return the error with a remedy; the API server's own errors are `Status` objects, unlike the console's."""
+        """Convert the error of the API server or the console to a `NoResult` with a remedy.
+
+        Only errors of the API server itself have a `Status` object as their body.
+        """
         message = f"cannot read the cluster's journal: {' '.join(error.message.split())}"
         error_class = JournalUnavailable if isinstance(error, Unavailable) else NoResult
         if error.status and error.body.get("kind") != "Status":

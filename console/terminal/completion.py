@@ -1,6 +1,6 @@
-"""Offers the names of nodes and maintenances to the shell that completes a command line.
+"""Shell completion of the names of nodes and maintenances.
 
-A function here returns no names if the cluster cannot be read: a completion prints no errors.
+If the cluster cannot be read, the functions return no names, because a completion must not print errors.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 
 def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of all nodes that start with `incomplete`, without those that the command line contains."""
-    return _complete(ctx, param, incomplete, _list_nodes)
+    """Return the names of the nodes that start with `incomplete`, without those already on the command line."""
+    return _complete_names(ctx, param, incomplete, _list_nodes)
 
 
 def complete_maintained_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of the nodes in maintenance that start with `incomplete`, without those already named."""
-    return _complete(ctx, param, incomplete, _list_maintained_nodes)
+    """Return the names of the nodes in maintenance that start with `incomplete`, without those on the command line."""
+    return _complete_names(ctx, param, incomplete, _list_maintained_nodes)
 
 
 def complete_maintenances(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the names of the NodeMaintenances that start with `incomplete`."""
-    return _complete(ctx, param, incomplete, _list_maintenance_names)
+    return _complete_names(ctx, param, incomplete, _list_maintenance_names)
 
 
-def _complete(
+def _complete_names(
     ctx: click.Context, param: click.Parameter, incomplete: str, list_names: Callable[[Api], Awaitable[Iterable[str]]]
 ) -> list[str]:
-    from console.operations.errors import OperationError  # slow imports, because of the API client
+    from console.operations.errors import OperationError  # These imports are slow, because of the API client.
     from console.terminal.connection import run_with_api
     from kube.client.api_errors import ApiError
 

@@ -1,4 +1,4 @@
-"""Connects a command to the cluster, and converts API errors to one-line messages."""
+"""Connects a command to the cluster, and converts API errors to one-line error messages."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 
 def run_with_api(operation: Callable[[Api], Awaitable[T]]) -> T:
-    """Run `operation` with a client for the cluster that the command line selects, and return its result.
+    """Run `operation` with an API client for the cluster that the command line selects, and return its result.
 
-    An `ApiError` becomes a `ClickException` with the server's message and a remedy (exit status 1).
+    Converts an `ApiError` to a `ClickException` (exit status 1) with the API server's message and a remedy.
     """
     cluster_access = get_cluster_access()
 
@@ -30,13 +30,13 @@ def run_with_api(operation: Callable[[Api], Awaitable[T]]) -> T:
         try:
             api = await Api.connect(*cluster_access)
         except Unavailable as error:
-            raise click.ClickException(error.message) from None  # the message contains the remedy
+            raise click.ClickException(error.message) from None  # The message contains the remedy.
         try:
             return await operation(api)
         finally:
             await api.close()
 
-    logging.getLogger("kubernetes").setLevel(logging.ERROR)  # The client's warnings would repeat the error message.
+    logging.getLogger("kubernetes").setLevel(logging.ERROR)  # The API client's warnings would repeat the error message.
     try:
         return asyncio.run(connect_and_run())
     except ApiError as error:
@@ -45,11 +45,11 @@ def run_with_api(operation: Callable[[Api], Awaitable[T]]) -> T:
 
 @contextmanager
 def open_client() -> Iterator[SyncClient]:
-    """Yield a client for the cluster that the command line selects. An `ApiError` in the block becomes `NoResult`."""
+    """Yield an API client for the cluster that the command line selects; convert an `ApiError` to `NoResult`."""
     try:
         client = SyncClient(*get_cluster_access())
     except Unavailable as error:
-        raise NoResult(error.message) from None  # the message contains the remedy
+        raise NoResult(error.message) from None  # The message contains the remedy.
     try:
         with closing(client):
             yield client
@@ -58,7 +58,7 @@ def open_client() -> Iterator[SyncClient]:
 
 
 def format_api_error(error: ApiError) -> str:
-    """Return the server's message on one line, with a remedy if there is one."""
+    """Return the API server's error message on one line, with a remedy for a denied or failed request."""
     message = " ".join(error.message.split())
     if isinstance(error, Denied):
         return f"{message}: ask an administrator for this right, or use another --context"
@@ -68,7 +68,7 @@ def format_api_error(error: ApiError) -> str:
 
 
 async def run_with_timeout(timeout: float, operation: Awaitable[T], build_message: Callable[[], str]) -> T:
-    """Return the result of `operation`, or raise `build_message()` as a one-line error after `timeout` seconds.
+    """Await `operation` and return its result. Raises `ClickException` with `build_message()` after `timeout` seconds.
 
     A `timeout` of 0 means no limit.
     """

@@ -1,4 +1,7 @@
-"""Options for the fields of `spec.drain`: the flags of `kubectl drain`; parameters have the fields' names (DRN-1a)."""
+"""Options for the fields of `spec.drain`: the flags of `kubectl drain` (DRN-1a).
+
+Each option's Python parameter has the name of the field.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from kube.selectors import parse_selector
 
 
 def check_selector(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
-    """Return the label selector unchanged. Raises `BadParameter` if it cannot be parsed."""
+    """Return the label selector unchanged. Raises `BadParameter` if the selector cannot be parsed."""
     try:
         parse_selector(value or "")
     except ValueError as error:
@@ -57,4 +60,4 @@ drain_flag_options = combine_options(
         help="Do not wait for pods whose deletion is overdue by more than this number of seconds.  [default: wait]",
     ),
 )
-"""The drain flags, for a command of class `KubectlFlagsCommand`; a parameter is None if its flag is not set."""
+"""Decorator that adds the drain flags to a `KubectlFlagsCommand`; the parameter of a flag that is not set is None."""

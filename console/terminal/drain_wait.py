@@ -1,4 +1,4 @@
-"""Waits until the nodes of created NodeMaintenances are drained, and shows the progress meanwhile."""
+"""Waits until the nodes of newly created NodeMaintenances are drained, and shows the progress."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from kube.text_limits import format_count
 
 
 class AwaitedDrains:
-    """The NodeMaintenances that a command has created, and what is known of their drains.
+    """The NodeMaintenances that a command has created, and the state of their drains.
 
     Attributes:
-        latest: uid → the newest version of the object.
-        errors: uid → why the node will not be drained, or was not drained in time.
+        latest: The latest version of each NodeMaintenance, by uid.
+        errors: The reason why a node was not drained in time or will not be drained, by the NodeMaintenance's uid.
     """
 
     def __init__(self, created: Iterable[Object]) -> None:
@@ -33,7 +33,7 @@ class AwaitedDrains:
 
     @property
     def pending_uids(self) -> list[str]:
-        """Return the uids of the maintenances whose nodes are not drained yet, but may be."""
+        """Return the uids of the maintenances without an error whose nodes are not drained yet."""
         return [
             uid
             for uid, maintenance in self.latest.items()
@@ -42,11 +42,11 @@ class AwaitedDrains:
 
     @property
     def objects(self) -> list[Object]:
-        """Return the newest version of all maintenances."""
+        """Return the latest version of each maintenance."""
         return list(self.latest.values())
 
     def update(self, maintenances: Iterable[Object]) -> None:
-        """Take the newest versions, and find the maintenances that failed or were deleted."""
+        """Store the latest versions, and record an error for each maintenance that has failed or was deleted."""
         found = {maintenance["metadata"]["uid"]: maintenance for maintenance in maintenances}
         for uid in self.pending_uids:
             maintenance, name = found.get(uid), format_full_name(self.latest[uid])
@@ -58,7 +58,7 @@ class AwaitedDrains:
                 self.errors[uid] = f"{name} failed: {maintenance['status'].get('lastError')}"
 
     def fail_pending(self, build_message: Callable[[Object], str]) -> None:
-        """Record an error for each maintenance whose node is not drained."""
+        """Record an error for each maintenance whose node is not drained yet."""
         for uid in self.pending_uids:
             self.errors[uid] = build_message(self.latest[uid])
 
@@ -66,10 +66,10 @@ class AwaitedDrains:
 async def wait_until_drained(
     api: Api, created: Iterable[Object], namespace: str, timeout: float, output: str
 ) -> AwaitedDrains:
-    """Return the NodeMaintenances once each node is drained, or is known to have failed; 0 means no timeout.
+    """Wait until the drain of each node has succeeded or failed, for at most `timeout` seconds (0 for no limit).
 
-    If a maintenance has no status after some seconds, warnings name the problems of the install. If the maintenances
-    cannot be watched, each has an error.
+    If a maintenance has no status after some seconds, the function prints warnings about problems of the install. The
+    result contains an error for each drain that failed, timed out or could not be watched.
     """
     drains = AwaitedDrains(created)
     set_interrupt_note(lambda: describe_continuation(drains.objects))
@@ -81,7 +81,7 @@ async def wait_until_drained(
         try:
             await asyncio.wait_for(_follow_drains(api, drains, output), timeout or None)
         except asyncio.TimeoutError:
-            pass  # Each pending maintenance gets an error below.
+            pass  # The last call of `fail_pending` records an error for each pending maintenance.
         except ApiError as error:
             problem = format_api_error(error)
             drains.fail_pending(lambda item: f"{format_full_name(item)} continues, but cannot be watched: {problem}")
@@ -90,8 +90,8 @@ async def wait_until_drained(
 
 
 async def _follow_drains(api: Api, drains: AwaitedDrains, output: str) -> None:
-    """Show the progress, and return once no drain is pending."""
-    from console.terminal.maintenance_display import format_line, render_awaited_maintenances  # slow: draws tables
+    """Show the progress of the drains, and return as soon as no drain is pending."""
+    from console.terminal.maintenance_display import format_line, render_awaited_maintenances  # This import is slow.
 
     display: AbstractContextManager[Callable[[list[Object]], None]] = (
         show_live(
@@ -100,7 +100,7 @@ async def _follow_drains(api: Api, drains: AwaitedDrains, output: str) -> None:
             with_times=False,
         )
         if output in TEXT_OUTPUTS
-        else nullcontext(lambda _state: None)  # The objects are printed at the end.
+        else nullcontext(lambda _state: None)  # For scripts, the command prints only the final objects.
     )
     nodes = {get_node_name(maintenance) for maintenance in drains.objects}
     with display as show_state:
@@ -116,7 +116,7 @@ async def _follow_drains(api: Api, drains: AwaitedDrains, output: str) -> None:
 
 
 def describe_continuation(maintenances: list[Object]) -> str:
-    """Return what continues after Ctrl-C, and the commands to see and to end it."""
+    """Return the message after Ctrl-C: the maintenances continue; the commands that show or end them."""
     nodes = " ".join(map(get_node_name, maintenances))
     if len(maintenances) == 1:
         remedy = f"to see it, run kubectl maintenance status {nodes}; to end it, run kubectl maintenance stop {nodes}"
@@ -126,7 +126,7 @@ def describe_continuation(maintenances: list[Object]) -> str:
 
 
 def _format_timeout(maintenance: Object, timeout: float) -> str:
-    """Build the message for a drain that exceeds the timeout, with the reason that blocks it."""
+    """Return the error message for a drain that exceeds the timeout, with the reason why it is blocked."""
     node, reason = get_node_name(maintenance), summarize_blockers(get_status(maintenance))
     state = f'node "{node}" not drained within {timeout:g}s{f" ({reason})" if reason else ""}'
     return f"{state}, its maintenance continues: see kubectl maintenance status {node}"

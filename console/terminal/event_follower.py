@@ -1,4 +1,4 @@
-"""Follows the journal: returns each event as a row of the table when the event arrives, and when its row changes."""
+"""Follows the journal: yields a table row for each new event, and again when the event's row changes."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ if TYPE_CHECKING:
     from eventing.journal.wire import JournalReader
 
 RECHECK_SECONDS = 30.0
-"""Seconds for which an event is read again, because its attempts are recorded after the event itself.
+"""Seconds for which an event is read repeatedly, because its attempts are recorded after the event itself.
 
-The time since this process has read the event counts, because an import adds events that arrived at any time. Only the
-first read judges by the arrival, relative to that of the newest event, so that it does not read all events again.
+The time starts when this process reads the event, because an import can add events with any arrival time. For events
+of the first read, it starts at their arrival, relative to the newest event's arrival, so that old events are not read
+again.
 """
 
 
 @dataclass
 class EventFollower:
-    """The state of a command that follows the events of a query.
+    """Follower of the events that match a query.
 
     Attributes:
-        shows_ticks: Whether to return ticks that changed nothing.
-        clock: A function like `time.monotonic`.
+        shows_ticks: Whether to yield idle ticks, which changed nothing.
+        clock: Function that returns the current time, like `time.monotonic`.
     """
 
     journal: JournalReader
@@ -42,11 +43,11 @@ class EventFollower:
     _widths: list[int] = field(default_factory=list)
 
     def read_lines(self) -> Iterator[str]:
-        """Yield the lines to print now: at the first call the headings and all events of the query, then the changes.
+        """Yield the lines to print: in the first call, the headings and all matching events; later, only changes.
 
-        A tick without an attempt is not returned yet, because only its attempts show whether it changed anything.
+        A tick without recorded attempts is not yielded yet, because only its attempts show whether it was idle.
         """
-        is_first = not self._widths  # The headings always have widths.
+        is_first = not self._widths  # The first call sets the column widths.
         query = self.query if is_first else replace(self.query, after_seq=self._settled_seq, limit=0, keep_newest=False)
         now = datetime.now(timezone.utc)
         found = [(entry, build_row(entry, now)) for entry in map(strip_data, self.journal.iter_entries(query))]
@@ -59,15 +60,15 @@ class EventFollower:
         if rows:
             self._widths = list(map(max, self._widths, measure_columns(rows)))
         self._rows.update(changed)
-        self._settle([entry for entry, _ in found], is_first=is_first)
+        self._forget_settled_events([entry for entry, _ in found], is_first=is_first)
         yield from format_rows(rows, self._widths)
 
     def _is_shown(self, entry: Entry, now: datetime) -> bool:
         is_pending = not (entry.attempts or entry.dead_letter or find_missing_functions(entry, now))
         return self.shows_ticks or not (is_idle_tick(entry, now) or (entry.is_from_tick and is_pending))
 
-    def _settle(self, entries: list[Entry], *, is_first: bool) -> None:
-        """Forget the events before the first one that may still change, so that the next call does not read them."""
+    def _forget_settled_events(self, entries: list[Entry], *, is_first: bool) -> None:
+        """Forget all events before the first one that may still change, so that the next call does not read them."""
         now = self.clock()
         newest = max((entry.arrived for entry in entries), default=None)
         for entry in entries:

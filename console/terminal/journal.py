@@ -1,4 +1,4 @@
-"""Opens the journal for a command, and selects recorded events by id, or those of a maintenance or run."""
+"""Opens the journal for a command, and selects recorded events by id, maintenance or upgrade run."""
 
 from __future__ import annotations
 
@@ -30,47 +30,47 @@ if TYPE_CHECKING:
 
 DEFAULT_FILE = "journal.db"
 CLUSTER = "cluster"
-"""Value of --journal for the journal of the cluster, which the console sends."""
+"""Value of --journal that selects the cluster's journal, which is read through the console."""
 MAX_DRAIN_EVENTS = 400
-"""Maximum number of recorded events that an estimate reads, which is enough for 200 drains."""
+"""Maximum number of events to read for the estimate of a drain's duration, enough for 200 recorded drains."""
 MAX_SHOWN_UIDS = 5
-"""Maximum number of other uids that the note about an ambiguous name lists."""
+"""Maximum number of other uids in the message about an ambiguous name."""
 
 
-def _find_journal(default: str) -> str:
+def _get_journal_location(default: str) -> str:
     return os.environ.get("DATABASE_URL") or os.environ.get("JOURNAL") or default
 
 
 journal_option = click.option(
     "--journal",
-    default=lambda: _find_journal(DEFAULT_FILE),
+    default=lambda: _get_journal_location(DEFAULT_FILE),
     show_default=f"$DATABASE_URL, $JOURNAL, {DEFAULT_FILE}",
     help="The journal: a file, or postgresql://USER@HOST/DATABASE.",
 )
 readable_journal_option = click.option(
     "--journal",
-    default=lambda: _find_journal(DEFAULT_FILE if Path(DEFAULT_FILE).is_file() else CLUSTER),
+    default=lambda: _get_journal_location(DEFAULT_FILE if Path(DEFAULT_FILE).is_file() else CLUSTER),
     show_default=f"$DATABASE_URL, $JOURNAL, {DEFAULT_FILE} if it exists, {CLUSTER}",
     help=f"The journal: a file, postgresql://USER@HOST/DATABASE, or {CLUSTER} to ask the console in the cluster.",
 )
-"""The `--journal` of the commands that only read, for `open_readable_journal`."""
+"""The option `--journal` of commands that only read the journal with `open_readable_journal`."""
 
 
 class JournalUnavailable(NoResult):
-    """An error for a journal that cannot be read now, but perhaps later."""
+    """Raised if the journal cannot be read now, but a retry may succeed."""
 
 
 @contextmanager
 def open_journal(journal_url: str, *, create: bool = False) -> Iterator[Journal]:
-    """Yield the opened journal, which must exist unless `create` is set.
+    """Open and yield the journal, which must exist unless `create` is true.
 
-    Raises `NoResult` if the journal cannot be opened, or if using it in the block fails.
+    Raises `NoResult` if the journal cannot be opened, or if an access to it in the `with` block fails.
     """
     file = journal_url.removeprefix("sqlite:///")
     if not (create or "://" in file or Path(file).is_file()):
         raise NoResult(f"journal {file} not found: name it with --journal or $JOURNAL")
     with explain_missing_module():
-        from eventing.journal.store import Journal, JournalError, UnstorableData  # slow import: about 150 ms
+        from eventing.journal.store import Journal, JournalError, UnstorableData  # This import takes about 150 ms.
     try:
         with closing(Journal(journal_url, create=create)) as journal:
             yield journal
@@ -80,15 +80,15 @@ def open_journal(journal_url: str, *, create: bool = False) -> Iterator[Journal]
 
 @contextmanager
 def open_readable_journal(journal_url: str, namespace: str) -> Iterator[JournalReader]:
-    """Yield the opened journal; `CLUSTER` stands for the journal of the console that runs in `namespace`.
+    """Open and yield the journal; if `journal_url` is `CLUSTER`, use the journal API of the console in `namespace`.
 
-    Raises `NoResult` if the journal cannot be opened, or if using it in the block fails.
+    Raises `NoResult` if the journal cannot be opened, or if an access to it in the `with` block fails.
     """
     if journal_url != CLUSTER:
         with open_journal(journal_url) as journal:
             yield journal
         return
-    from console.terminal.cluster_journal import ClusterJournal  # slow imports, because of the API client
+    from console.terminal.cluster_journal import ClusterJournal  # These imports are slow, because of the API client.
     from console.terminal.connection import open_client
 
     with open_client() as client:
@@ -96,9 +96,10 @@ def open_readable_journal(journal_url: str, namespace: str) -> Iterator[JournalR
 
 
 def read_recorded_drains(journal_url: str) -> list[RecordedDrain]:
-    """Return the newest finished drains in the journal.
+    """Return the latest finished drains in the journal.
 
-    Without a readable journal, return an empty list. Raises `NoResult` if the command line names that journal.
+    If the journal cannot be read, the function raises `NoResult` if the user has set --journal, and otherwise returns
+    an empty list.
     """
     query = Query(types=DRAIN_EVENT_TYPES, limit=MAX_DRAIN_EVENTS, keep_newest=True)
     try:
@@ -112,7 +113,7 @@ def read_recorded_drains(journal_url: str) -> list[RecordedDrain]:
 
 @dataclass(frozen=True)
 class EventSelection:
-    """The events that the command line selects: by id, or a maintenance's or run's events between two event types."""
+    """The command-line options that select events: by id, or by maintenance or upgrade run, between two event types."""
 
     ids: tuple[str, ...] = ()
     maintenance: str = ""
@@ -137,19 +138,19 @@ selection_options = combine_options(
     ),
     text_option("--until", "last_type", metavar="TYPE", help="Stop after the next event of this type."),
 )
-"""The options of `EventSelection`."""
+"""Decorator that adds the command-line options for the fields of `EventSelection`."""
 
 
 def reject_maintenance_with_run(maintenance: str, run: str) -> None:
-    """Raise `UsageError` if the user names both a maintenance and a run."""
+    """Raise `UsageError` if the user has set both --maintenance and --run."""
     if run and maintenance:
         raise click.UsageError("--run names a MutexRunConfig, --maintenance a NodeMaintenance: omit one of them")
 
 
 def find_run_uid(journal: JournalReader, name_or_uid: str) -> str:
-    """Return the uid of the newest MutexRunConfig with this name or uid, as `_find_newest_uid` selects it.
+    """Return the uid of the newest MutexRunConfig with this name or uid (see `_find_newest_uid`).
 
-    Raises `NoResult` if the journal has no event about such a MutexRunConfig.
+    Raises `NoResult` if the journal contains no event about such a MutexRunConfig.
     """
     entries = [
         strip_data(entry)
@@ -163,15 +164,18 @@ def find_run_uid(journal: JournalReader, name_or_uid: str) -> str:
 
 
 def select_entries(journal: JournalReader, selection: EventSelection) -> list[Entry]:
-    """Return the selected entries in order of arrival, each event once. Raises `NoResult` naming the missing events."""
+    """Return the selected entries in order of arrival, each event once.
+
+    Raises a `NoResult` that names the events or the object that the journal does not contain.
+    """
     reject_maintenance_with_run(selection.maintenance, selection.run)
     ids, maintenance = selection.ids, find_run_uid(journal, selection.run) if selection.run else selection.maintenance
     if not ids and not maintenance:
         raise click.UsageError(
             "no events selected: name their ids with --id, or their object with --maintenance or --run"
         )
-    entries = _deduplicate(journal.select(Query(ids=ids, maintenance=maintenance)))
-    if maintenance:  # An event from another client may contain the object's name without its uid.
+    entries = _deduplicate_events(journal.select(Query(ids=ids, maintenance=maintenance)))
+    if maintenance:  # Omit events of other clients that contain the object's name without its uid.
         entries = [entry for entry in entries if entry.maintenance]
     missing = set(ids) - {entry.event.get_id() for entry in entries}
     if missing or not entries:
@@ -184,13 +188,13 @@ def select_entries(journal: JournalReader, selection: EventSelection) -> list[En
 
 
 def _find_newest_uid(entries: Sequence[Entry], name_or_uid: str) -> str:
-    """Return `name_or_uid` if it is the uid of an object, or otherwise the uid of the newest object with this name.
+    """Return `name_or_uid` if it is the uid of an object, or else the uid of the newest object with this name.
 
-    Any client can emit an event about an object, even one whose uid equals another object's name. Objects with an event
-    from our functions therefore take precedence. If the entries are about several objects, a note on stderr names the
-    chosen one, unless our functions confirm that `name_or_uid` is a uid.
+    Any client can emit an event with an arbitrary uid, even one that equals another object's name. Objects about which
+    a function of this product has emitted an event therefore take precedence. If the entries concern several objects,
+    the function prints the selected uid on stderr, unless a function's event confirms that `name_or_uid` is a uid.
     """
-    uids = list(dict.fromkeys(entry.maintenance for entry in entries))  # in the order of their first events
+    uids = list(dict.fromkeys(entry.maintenance for entry in entries))  # In the order of the objects' first events.
     uids_from_our_functions = {
         entry.maintenance for entry in entries if entry.event.get_source().startswith(SOURCE_PREFIX)
     }
@@ -203,8 +207,8 @@ def _find_newest_uid(entries: Sequence[Entry], name_or_uid: str) -> str:
     return newest
 
 
-def _deduplicate(entries: Sequence[Entry]) -> list[Entry]:
-    """Drop each dead letter whose event was also recorded when it arrived."""
+def _deduplicate_events(entries: Sequence[Entry]) -> list[Entry]:
+    """Omit each dead letter whose event is also recorded as a regular entry."""
     recorded = {(entry.event.get_source(), entry.event.get_id()) for entry in entries if entry.dead_letter is None}
     return [
         entry
@@ -214,9 +218,10 @@ def _deduplicate(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _slice_by_types(entries: Sequence[Entry], first_type: str, last_type: str) -> list[Entry]:
-    """Return the entries from the first event of `first_type` to the next one of `last_type`; "" means no limit.
+    """Return the entries from the first event of `first_type` to the next event of `last_type`; "" means no limit.
 
-    Every tick may repeat a type. The range therefore ends with the first event of `last_type`, at or after its start.
+    Because `resync` may emit events of a type repeatedly, the range ends with the first event of `last_type` at or
+    after the start.
     """
     start = _find_positions_of_type(entries, first_type, "--from")[0] if first_type else 0
     if not last_type:

@@ -1,4 +1,4 @@
-"""Formats maintenances and virtual machines for the terminal: tables, a node's details, and a line for a pipe.
+"""Formats maintenances and virtual machines for the terminal: tables, a node's details, and lines for a pipe.
 
 The functions are pure.
 """
@@ -41,42 +41,42 @@ from kube.text_limits import format_count, truncate
 from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS, STOPS
 
 BAR_WIDTH, OVERVIEW_BAR_WIDTH = 20, 10
-"""Width of a progress bar in a node's details and in the table, which fits into 80 columns."""
+"""Width of the progress bar in a node's details, and in the overview table, which must fit into 80 columns."""
 OVERVIEW_COLUMNS = ("NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON")
 WIDE_COLUMNS = ("MAINTENANCE", "REQUESTED BY")
 MAX_UNBROKEN_NODE_CHARACTERS = 20
-"""Maximum length of node names that the table never wraps; its column REASON takes the remaining width."""
+"""Maximum length of a node name up to which the table does not wrap names; REASON takes the remaining width."""
 MAX_NAMED_PODS = 5
-"""Maximum number of pods with the same cause that a node's details name, except with `-o wide`."""
+"""Maximum number of blocked pods per cause that a node's details list, except with `-o wide`."""
 MAX_ROW_REASON_CHARACTERS, MAX_REASON_CHARACTERS = 60, 300
-"""Maximum length of a reason in the table and in a node's details, in characters; JSON output has all of it."""
+"""Maximum length of a maintenance's reason in the table, and in a node's details; JSON output is not truncated."""
 PHASE_COLORS = {
     **{"Running": "yellow", PHASE_CORDONING: "yellow", "Succeeded": "green"},
     **{"Failed": "red", PHASE_FAILING: "red"},
 }
 ERROR_VERBS = {FAILED: "failed", PHASE_FAILING: "fails", PHASE_WAITING: "waits"}
-"""Phase label → verb before the error, for the phases in which the error explains why nothing happens."""
+"""Map from a phase label to the verb before `lastError`, for the phases in which it explains the lack of progress."""
 DRAIN_EFFECT_COLORS = {MOVES: "green", RESTARTS: "yellow", STOPS: "yellow", BLOCKS: "red"}
 
 
 def render_bar(percent: int, width: int = BAR_WIDTH) -> Text:
-    """Build a progress bar with its percentage."""
+    """Build a progress bar followed by the percentage."""
     filled = width * percent // 100
     return Text.assemble(("━" * filled, "green"), ("─" * (width - filled), "dim"), f" {percent:3d}%")
 
 
 def format_line(maintenance: Maintenance) -> str:
-    """Return a line for a pipe: node, phase, progress, remaining pods, and why the drain failed or is stuck."""
+    """Return a line of plain text: node, phase, progress, remaining pods, and why the drain failed or is blocked."""
     status = get_status(maintenance)
     pending, blocked = len(status.get("pendingPods") or []), len(status.get("blockedPods") or [])
     progress = f"{get_phase_label(maintenance)} {status.get('drainProgress') or 0}%"
-    reason = _get_error(maintenance) or _summarize_blocked_pods(maintenance)
+    reason = _get_stopping_error(maintenance) or _summarize_blocked_pods(maintenance)
     line = f"{get_node_name(maintenance)} {progress} {pending} pending, {blocked} blocked"
     return f"{line}: {reason}" if reason else line
 
 
 def render_awaited_maintenances(maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
-    """Build a table with the maintenances that the command waits for, and below it what blocks each drain."""
+    """Build a table of the maintenances that the command waits for, followed by a line for each blocked drain."""
     reasons = ((maintenance, _summarize_blocked_pods(maintenance)) for maintenance in maintenances)
     lines = [
         Text(f"{format_full_name(maintenance)} waits: {reason}", "yellow") for maintenance, reason in reasons if reason
@@ -85,10 +85,10 @@ def render_awaited_maintenances(maintenances: Sequence[Maintenance], now: dateti
 
 
 def render_overview(maintenances: Sequence[Maintenance], now: datetime, *, is_wide: bool = False) -> RenderableType:
-    """Build a table with one row per maintenance, and below it one line per error.
+    """Build a table with one row per maintenance, followed by one line per error.
 
-    On a narrow terminal, the reasons are cut, because the rows are easier to compare on one line each. A wide table
-    also has the name of each maintenance, and the user who requested it.
+    On a narrow terminal, the reasons are truncated, so that each row stays on one line. A wide table also shows the
+    name of each maintenance, and the user who requested it.
     """
     if not maintenances:
         return Text("No maintenances found.")
@@ -109,7 +109,7 @@ def render_overview(maintenances: Sequence[Maintenance], now: datetime, *, is_wi
             Text(_truncate_reason(maintenance, MAX_ROW_REASON_CHARACTERS), no_wrap=True, overflow="ellipsis"),
             *(_build_wide_cells(maintenance) if is_wide else ()),
         )
-        if error := _get_error(maintenance):
+        if error := _get_stopping_error(maintenance):
             outcome = ERROR_VERBS[phase]
             errors.append(Text(f"{format_full_name(maintenance)} {outcome}: {error}", "red"))
     return Group(table, *errors)
@@ -119,8 +119,8 @@ def _build_wide_cells(maintenance: Maintenance) -> tuple[Text, Text]:
     return Text(format_full_name(maintenance)), Text(get_requester(maintenance))
 
 
-def _get_error(maintenance: Maintenance) -> str:
-    """Return the error of a maintenance that failed, cannot start or cannot continue, or "" for any other."""
+def _get_stopping_error(maintenance: Maintenance) -> str:
+    """Return `lastError` of a maintenance that failed, cannot start or cannot continue; "" for any other one."""
     has_stopped = get_phase_label(maintenance) in ERROR_VERBS
     return str(get_status(maintenance).get("lastError") or "") if has_stopped else ""
 
@@ -134,9 +134,9 @@ def _summarize_blocked_pods(maintenance: Maintenance) -> str:
 def render_details(
     node: str, state: str, maintenances: Sequence[Maintenance], now: datetime, *, is_wide: bool = False
 ) -> RenderableType:
-    """Build the view of one node: its state, then every maintenance that names it.
+    """Build the detailed view of one node: its state, followed by its maintenances.
 
-    A wide view names each blocked pod.
+    If `is_wide` is true, the view lists every blocked pod.
     """
     head = Text(f"Node {node}: {state}")
     if not maintenances:
@@ -171,7 +171,7 @@ def _render_maintenance(maintenance: Maintenance, now: datetime, *, is_wide: boo
 
 
 def _format_users(maintenance: Maintenance) -> str:
-    """Return who requested and who ended the maintenance, as far as known."""
+    """Return the users who requested and ended the maintenance, as text; "" if both are unknown."""
     requester, ender = get_requester(maintenance), get_ender(maintenance)
     users = (requester and f"Requested by {requester}", ender and f"ended by {ender}")
     return "; ".join(filter(None, users))
@@ -199,18 +199,18 @@ def _render_pending(status: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def _render_blocked(groups: Iterable[BlockedGroup], now: datetime, *, is_wide: bool) -> list[RenderableType]:
-    """Build the list of blocked pods by cause; a wide list names each pod.
+    """Build the list of blocked pods, grouped by cause; a wide list contains every pod.
 
-    Each name and each command has its own line, so that users can copy it from a narrow terminal.
+    Each name and each command is on its own line, so that users can copy it from a narrow terminal.
     """
     lines = chain.from_iterable(
         _iter_blocked_lines(group, now, len(group.pods) if is_wide else MAX_NAMED_PODS) for group in groups
     )
-    return [Text("BLOCKED", "bold"), *(_indent(line, columns) for columns, line in lines)]
+    return [Text("BLOCKED", "bold"), *(_indent_line(line, columns) for columns, line in lines)]
 
 
 def _iter_blocked_lines(group: BlockedGroup, now: datetime, max_named: int) -> Iterator[tuple[int, str]]:
-    """Yield the lines of one cause, each with its indentation: the cause, the first pods, and what unblocks them."""
+    """Yield indentation and text of each line about one cause: the cause, the first pods, and the remedies."""
     since = f" for {format_age(group.since, now)}" if group.since else ""
     yield 2, f"{format_count(len(group.pods), 'pod')}{since}, {group.reason}: {group.message}"
     yield from ((4, name) for name in group.pods[:max_named])
@@ -225,39 +225,41 @@ def _iter_blocked_lines(group: BlockedGroup, now: datetime, max_named: int) -> I
         yield 4, f"next attempt at {group.retry_after} UTC"
 
 
-def _indent(line: str, columns: int) -> Padding:
+def _indent_line(line: str, columns: int) -> Padding:
     return Padding(Text(line, overflow="fold"), (0, 0, 0, columns), expand=False)
 
 
 def render_vmis(reports: Sequence[Mapping[str, Any]], read_error: str) -> list[RenderableType]:
-    """Build an empty line and the list of reports (`kube.virtualization.drain_forecast.build_vmi_reports`).
+    """Build the section about virtual machines, from reports by `kube.virtualization.drain_forecast.build_vmi_reports`.
 
-    Without reports, return an empty list. If `read_error` is not empty, that text replaces the list.
+    Returns an empty list without reports. If `read_error` is not empty, the section contains only that text.
     """
     if read_error:
         return [Text(""), Text(read_error, "red")]
     if not reports:
         return []
-    parts = (part for report in reports for part in _render_vmi(report))
+    parts = (part for report in reports for part in _render_vmi_report(report))
     return [Text(""), Text("VIRTUAL MACHINES", "bold"), *parts]
 
 
-def _render_vmi(report: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """Yield what the drain does with a virtual machine and, indented below it, why."""
+def _render_vmi_report(report: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield the drain's effect on a virtual machine and, on indented lines, its strategies and its migration."""
     effect = Text.assemble((report["drain"], DRAIN_EFFECT_COLORS[report["drain"]]), f": {report['why']}")
     name = f"{report['namespace']}/{report['name']}  {report['phase']}  "
     yield Padding(Text.assemble(name, effect, overflow="fold"), (0, 0, 0, 2), expand=False)
     strategies = f"eviction {report['evictionStrategy'] or '–'}, run strategy {report['runStrategy'] or '–'}"
-    yield _indent(f"{strategies}, {'migratable' if report['migratable'] else 'not migratable: ' + report['unable']}", 4)
+    yield _indent_line(
+        f"{strategies}, {'migratable' if report['migratable'] else 'not migratable: ' + report['unable']}", 4
+    )
     if report["migration"]:
-        yield _indent(f"migration {_format_migration(report['migration'])}", 4)
+        yield _indent_line(f"migration {_format_migration(report['migration'])}", 4)
 
 
 def render_next_steps(steps: Sequence[NextStep]) -> list[RenderableType]:
-    """Build an empty line and what to do next, each command on its own line; return an empty list without steps."""
+    """Build the section with the next steps, each command on its own line; return an empty list without steps."""
     if not steps:
         return []
-    lines = (line for step in steps for line in (_indent(f"{step.text}:", 2), _indent(step.command, 4)))
+    lines = (line for step in steps for line in (_indent_line(f"{step.text}:", 2), _indent_line(step.command, 4)))
     return [Text(""), Text("NEXT", "bold"), *lines]
 
 

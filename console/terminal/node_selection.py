@@ -1,8 +1,8 @@
-"""Selects the nodes of a command on its command line, runs the command for each, and reports one outcome per node.
+"""Determines the nodes that a command line selects, runs the command for them, and reports one outcome per node.
 
-As with kubectl, users name nodes (`node-1` or `node/node-1`), select them with `-l`, or select all with `--all`. A
-command for one named node prints the same output as for several, with two exceptions. Its object is not in a list, and
-its error ends the command with the error's own exit status.
+As with kubectl, users name nodes (`node-1` or `node/node-1`), select them with `-l`, or select all with `--all`. For a
+single named node, the output differs from that for several nodes in two ways: the printed object is not in a list, and
+an error ends the command with the error's own exit status.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class NodeSelection:
         names: The named nodes, without repetitions.
         selector: A label selector, "" for none.
         selects_all: Whether `--all` is set.
-        is_confirmed: Whether `--yes` is set, so that the command asks no question.
+        is_confirmed: Whether `--yes` is set, so that the command does not ask for confirmation.
     """
 
     names: tuple[str, ...] = ()
@@ -62,19 +62,23 @@ class NodeSelection:
 
     @property
     def is_one_node(self) -> bool:
-        """Return whether the user names exactly one node."""
+        """Return whether the command line names exactly one node."""
         return len(self.names) == 1
 
     @property
     def is_empty(self) -> bool:
-        """Return whether the user selects no node."""
+        """Return whether the command line selects no node."""
         return not (self.names or self.selector or self.selects_all)
 
 
 def _build_selection(
     nodes: tuple[str, ...], selector: str, *, selects_all: bool, is_confirmed: bool, is_required: bool
 ) -> NodeSelection:
-    """Build the selection. Raises `UsageError` if the user selects nodes in no way, or in several ways."""
+    """Build the selection.
+
+    Raises `UsageError` if the command line combines names, `-l` and `--all`, or if it contains none of them although
+    `is_required` is true.
+    """
     if sum((bool(nodes), bool(selector), selects_all)) > 1:
         raise click.UsageError("nodes are selected by their names, with -l or with --all: use only one of these")
     selection = NodeSelection(tuple(dict.fromkeys(nodes)), selector, selects_all, is_confirmed)
@@ -86,10 +90,10 @@ def _build_selection(
 def node_selection_options(
     *, has_all_option: bool = True, offers_maintained_nodes: bool = False
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Return a decorator that adds the options for nodes, and passes their values as the parameter `selection`.
+    """Build a decorator that adds the node options, and passes their values as the parameter `selection`.
 
-    Without `has_all_option`, the command may also select no node, which then means all. With `offers_maintained_nodes`,
-    the shell only offers nodes in maintenance.
+    If `has_all_option` is false, a command line without nodes is valid and means all nodes. If
+    `offers_maintained_nodes` is true, the shell completion offers only nodes in maintenance.
     """
     completer = complete_maintained_nodes if offers_maintained_nodes else complete_nodes
     nodes_argument = click.argument("nodes", type=NodeName(), nargs=-1, metavar="[NODE]...", shell_complete=completer)
@@ -123,10 +127,11 @@ def run_for_nodes(
     *,
     only_in_maintenance: bool = False,
 ) -> T:
-    """Run `operation` with a client and the selected nodes, and return its result.
+    """Run `operation` with an API client and the names of the selected nodes, and return its result.
 
-    In: the verb of the question that `--all` asks, "" to ask none; and whether `-l` and `--all` select only nodes in
-    maintenance. Raises `Refusal` if no node is selected, and `NoResult` if the user does not confirm.
+    `question` is the verb of the confirmation prompt for `--all`; if it is "", the function does not ask. If
+    `only_in_maintenance` is true, `-l` and `--all` select only nodes in maintenance. Raises `Refusal` if no node is
+    selected, and `NoResult` if the user does not confirm.
     """
     nodes = select_nodes(selection, only_in_maintenance=only_in_maintenance)
     if question and selection.selects_all and not selection.is_confirmed:
@@ -135,14 +140,17 @@ def run_for_nodes(
 
 
 def select_nodes(selection: NodeSelection, *, only_in_maintenance: bool = False) -> list[str]:
-    """Return the names of the selected nodes, as `resolve_nodes` does; a single name takes no request."""
+    """Return the names of the selected nodes (see `resolve_nodes`); for a single named node, send no request."""
     if selection.is_one_node:
         return list(selection.names)
     return run_with_api(lambda api: resolve_nodes(api, selection, only_in_maintenance=only_in_maintenance))
 
 
 def confirm_nodes(verb: str, nodes: Sequence[str], alternative: str = "use --yes, or name the nodes") -> None:
-    """Ask whether to do this with these nodes. Raises `NoResult` with the alternative if the user does not confirm."""
+    """Ask for confirmation, such as `Drain 2 nodes (node-1, node-2)?`.
+
+    Raises `NoResult` with the text `alternative` if the user does not confirm.
+    """
     shown = ", ".join(nodes[:MAX_NAMES_IN_QUESTION]) + (", ..." if len(nodes) > MAX_NAMES_IN_QUESTION else "")
     confirm(escape(f"{verb} {format_count(len(nodes), 'node')} ({shown})?"), alternative)
 
@@ -150,8 +158,9 @@ def confirm_nodes(verb: str, nodes: Sequence[str], alternative: str = "use --yes
 async def resolve_nodes(api: Api, selection: NodeSelection, *, only_in_maintenance: bool = False) -> list[str]:
     """Return the names of the selected nodes. Raises `Refusal` if there are none.
 
-    Named nodes are returned even if they do not exist: the command reports an error for each of those. An argument
-    after a switch must exist, because otherwise it is probably meant as the switch's value: `--force maybe`.
+    Named nodes are returned even if they do not exist, because the command reports an error for each of them. However,
+    a node name directly after a boolean flag must exist, because otherwise it is probably meant as the flag's value, as
+    in `--force maybe`.
     """
     if selection.names:
         await _check_arguments_after_switches(api, selection.names)
@@ -174,7 +183,9 @@ async def _list_node_names(api: Api, selector: str) -> list[str]:
         response = await api.list(NODES_PATH, label_selector=selector, accept=METADATA_ONLY)
     except Rejected as error:
         raise click.BadParameter(error.message, param_hint="--selector") from None
-    return sorted(node["metadata"]["name"] for node in response["items"] or [])  # null if no node matches
+    return sorted(
+        node["metadata"]["name"] for node in response["items"] or []
+    )  # The items are null if no node matches.
 
 
 async def _check_arguments_after_switches(api: Api, names: Iterable[str]) -> None:
@@ -186,10 +197,10 @@ async def _check_arguments_after_switches(api: Api, names: Iterable[str]) -> Non
 
 
 class NodeOutcomes:
-    """The outcomes of a command for its nodes: an object or an error for each.
+    """Outcomes of a command: an object or an error for each node.
 
     Attributes:
-        reports: The object to print for each node that has one.
+        reports: The objects to print, by node name.
     """
 
     def __init__(self, selection: NodeSelection) -> None:
@@ -199,9 +210,10 @@ class NodeOutcomes:
 
     @contextmanager
     def collect_error(self, node: str) -> Iterator[None]:
-        """Keep an error in the block, so that the command continues with the other nodes.
+        """Store an error in the `with` block, so that the command continues with the other nodes.
 
-        For several nodes, the error is printed at once. A `UsageError` is raised, because it concerns every node.
+        For several nodes, the error is printed immediately. A `UsageError` is not stored but raised, because it applies
+        to all nodes.
         """
         try:
             yield
@@ -219,14 +231,14 @@ class NodeOutcomes:
             click.echo(f"Error: {escape(self.add_node_name(node, message))}", err=True)
 
     def add_node_name(self, node: str, text: str) -> str:
-        """Return the text, which starts with the node if the command selects several nodes and the text omits it."""
+        """Return the text, prefixed with the node's name if several nodes are selected and the text omits the name."""
         return text if self._is_one_node or f'"{node}"' in text else f'node "{node}": {text}'
 
     def finish(self, output: str, get_names: Callable[[Object], Iterable[str]]) -> None:
-        """Print the objects in a format for scripts, and end the command with an error if there was any.
+        """Print the objects if `output` is a format for scripts, and raise an error if an error was stored.
 
-        In: a function that returns the names to print with `-o name`. The error of one named node is raised; for
-        several nodes, the exit status is 1.
+        `get_names` returns the names that `-o name` prints for an object. For a single named node, raises the stored
+        error; for several nodes, raises `Exit` with status 1.
         """
         reports = list(self.reports.values())
         if not self._is_one_node:
@@ -240,5 +252,5 @@ class NodeOutcomes:
 
 
 def get_node_reference(report: Object) -> list[str]:
-    """Return the node of a report as `-o name` prints it."""
+    """Return the name that `-o name` prints for a report on a node: `node/NAME`."""
     return [f"node/{report['node']}"]

@@ -1,6 +1,6 @@
-"""Options of the commands: parameter types, shared options, and kubectl's syntax for switches.
+"""Options of the commands: parameter types, shared options, and kubectl's syntax for boolean flags (switches).
 
-A switch is written as in kubectl: `--force`, `--force=true` or `--force=false`.
+As in kubectl, a switch is written as `--force`, `--force=true` or `--force=false`.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 UNIT_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 DURATION_PART_PATTERN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
 SURROGATE_PATTERN = re.compile("[\ud800-\udfff]")
-"""Matches the surrogate that Python uses for a command-line byte that is not UTF-8."""
+"""Matches a surrogate, to which Python decodes a command-line byte that is not valid UTF-8."""
 NODE_PREFIX_PATTERN = re.compile(r"^(?:nodes?|no)/")
 CONTROL_PATTERN = re.compile(r"[\x00-\x1f\x7f]")
 MAX_LIMIT = 2**63 - 1
 DRY_RUN_VALUES = {"server": True, "client": True, "none": False}
-"""kubectl's values of `--dry-run`; `client` has the same effect as `server`, and neither stores any change."""
+"""Map from kubectl's values of `--dry-run` to whether they request a dry run; `client` is treated like `server`."""
 SWITCH_VALUES = frozenset((*click.types.BoolParamType.bool_states, *DRY_RUN_VALUES)) - {""}
-"""Values that a switch accepts, in lower case."""
+"""Lower-case values that switches accept."""
 GROUPS_BY_NAME = {"medik8s": MEDIK8S, "kubevirt": KUBEVIRT}
 AFTER_SWITCH_KEY = "console.arguments_after_switches"
-"""Key in click's context: each argument that directly follows a switch → the switch."""
+"""Key in click's context for a map from each argument that directly follows a switch to that switch."""
 JSONPATH_FILE = "jsonpath-file="
 TEMPLATE_HELP = "Also jsonpath=TEMPLATE, jsonpath-file=FILE or custom-columns=HEADING:PATH,... as in kubectl."
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
-"""A function that returns the values that the shell offers for an option or argument."""
+"""Function that returns the completion candidates for an option or argument."""
 
 
 class Duration(click.ParamType[float]):
-    """A duration in seconds, in kubectl's notation: `90s`, `5m`, `1h30m`; `0` means no limit."""
+    """Parameter type for a duration in kubectl's notation, such as `90s`, `5m` or `1h30m`; `0` means no limit."""
 
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the seconds, or fail with a usage error."""
+        """Return the duration in seconds, or fail with a usage error."""
         if isinstance(value, float):
             return value
         parts = DURATION_PART_PATTERN.findall(str(value))
@@ -59,7 +59,7 @@ class Duration(click.ParamType[float]):
 
 
 class TimeOrAge(click.ParamType[datetime]):
-    """A point in time: an age such as `10m`, `2h` or `1d`, or an ISO 8601 time, in local time if it has no zone."""
+    """Parameter type for a time: an age such as `10m`, `2h` or `1d`, or an ISO 8601 time (by default, local time)."""
 
     name = "time"
 
@@ -74,7 +74,7 @@ class TimeOrAge(click.ParamType[datetime]):
 
 
 class Utf8Text(click.ParamType[str]):
-    """Text in valid UTF-8, as the API server requires."""
+    """Parameter type for text in valid UTF-8, as the API server requires."""
 
     name = "text"
 
@@ -86,10 +86,10 @@ class Utf8Text(click.ParamType[str]):
 
 
 class NonEmptyText(Utf8Text):
-    """The name of an object, or another value that selects objects, such as a selector; the default "" means none.
+    """Parameter type for an object's name, or for another value that selects objects; the default "" means none.
 
-    An empty value on the command line is an error: it probably comes from an unset shell variable, and must not select
-    all objects.
+    An empty value on the command line is an error, because it probably comes from an unset shell variable and must not
+    select all objects.
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -102,7 +102,7 @@ class NonEmptyText(Utf8Text):
 
 
 class NodeName(NonEmptyText):
-    """The name of a node, which may be written as `node/NAME`, as kubectl prints it."""
+    """Parameter type for a node's name, which may have the prefix `node/`, as in kubectl's output."""
 
     name = "node"
 
@@ -112,7 +112,10 @@ class NodeName(NonEmptyText):
 
 
 class Seconds(click.ParamType[int]):
-    """A whole number of seconds of at least `minimum`; `minimum_meaning` describes what the minimum stands for."""
+    """Parameter type for a whole number of seconds, at least `minimum`.
+
+    `minimum_meaning` describes the minimum's special meaning in the error message.
+    """
 
     name = "seconds"
 
@@ -120,7 +123,7 @@ class Seconds(click.ParamType[int]):
         self._minimum, self._minimum_meaning = minimum, minimum_meaning
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number, or fail with a usage error that names the valid values."""
+        """Return the number of seconds, or fail with a usage error that describes the valid values."""
         try:
             number = int(value)
         except ValueError:
@@ -132,7 +135,7 @@ class Seconds(click.ParamType[int]):
 
 
 class AccountName(NonEmptyText):
-    """The name of a user or a group, which is sent in an HTTP header."""
+    """Parameter type for the name of a user or group, which is sent in an HTTP header."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name unchanged, or fail with a usage error if it is empty, not UTF-8 or has control characters."""
@@ -142,13 +145,13 @@ class AccountName(NonEmptyText):
 
 
 class OutputFormat(click.Choice[str]):
-    """The value of `--output`: one of the given formats, or a template that selects fields, as in kubectl.
+    """Parameter type for `--output`: one of the given formats, or a template that selects fields, as in kubectl.
 
-    The template of a file becomes the template itself.
+    The value `jsonpath-file=FILE` is converted to `jsonpath=` with the template in the file.
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the format, or fail with a usage error that names the invalid part of a template."""
+        """Return the format, or fail with a usage error that quotes the invalid part of a template."""
         text = str(value)
         if text.startswith(JSONPATH_FILE):
             text = f"{JSONPATH}{self._read_file(text.removeprefix(JSONPATH_FILE), param, ctx)}"
@@ -169,12 +172,12 @@ class OutputFormat(click.Choice[str]):
 
 
 class Limit(click.ParamType[int]):
-    """A maximum number of results, where 0 means all. Its upper bound is the databases' largest integer."""
+    """Parameter type for a maximum number of results, 0 for all; at most the largest integer of the databases."""
 
     name = "integer"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number, or fail with a usage error if it is invalid or too large."""
+        """Return the limit, or fail with a usage error if it is not a number or too large."""
         try:
             number = int(value)
         except ValueError:
@@ -185,7 +188,7 @@ class Limit(click.ParamType[int]):
 
 
 class Url(click.ParamType[str]):
-    """A URL on the command line; "" means none."""
+    """Parameter type for a URL; "" means none."""
 
     name = "URL"
 
@@ -197,7 +200,7 @@ class Url(click.ParamType[str]):
 
 
 class ClusterAccess(NamedTuple):
-    """How to reach the cluster, and which user to impersonate; None and empty values mean the kubeconfig's defaults."""
+    """The kubeconfig, its context, and the user and groups to impersonate; None or empty values mean the default."""
 
     kubeconfig: str | None
     context: str | None
@@ -206,7 +209,7 @@ class ClusterAccess(NamedTuple):
 
 
 def combine_options(*options: Callable[[Any], Any]) -> Callable[[Decorated], Decorated]:
-    """Return one decorator that adds these options to a command, in this order."""
+    """Build a single decorator that adds these options to a command, in this order."""
 
     def add_options(command: Decorated) -> Decorated:
         for option in reversed(options):
@@ -219,12 +222,12 @@ def combine_options(*options: Callable[[Any], Any]) -> Callable[[Decorated], Dec
 def text_option(
     *names: str, help: str, metavar: str | None = None, completer: Completer | None = None
 ) -> Callable[[Decorated], Decorated]:
-    """Return a decorator that adds an option with the name of an object or type; its default "" means none."""
+    """Build a decorator that adds an option for a name or another `NonEmptyText`; the default "" means none."""
     return click.option(*names, type=NonEmptyText(), default="", metavar=metavar, help=help, shell_complete=completer)
 
 
 def _store_in_context(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    """Store the value for `get_cluster_access`, because the option may precede or follow the command name."""
+    """Store the value in click's context for `get_cluster_access`; the option may precede or follow the command."""
     if value:
         ctx.meta[f"console.{param.name}"] = value
 
@@ -249,7 +252,7 @@ cluster_options = combine_options(
         help="Group to impersonate, with --as; repeatable.",
     ),
 )
-"""The options that `get_cluster_access` reads. As in kubectl, they may precede or follow the command name."""
+"""Decorator that adds the options which `get_cluster_access` reads; they may precede or follow the command name."""
 
 
 def get_cluster_access() -> ClusterAccess:
@@ -311,7 +314,7 @@ object_output_option = click.option(
     'or for a list in "items" if the command selects several nodes; name for the names of the objects. '
     f"{TEMPLATE_HELP}",
 )
-"""The `--output` of the commands for nodes."""
+"""The option `--output` of the commands for nodes."""
 template_output_option = click.option(
     "-o",
     "--output",
@@ -320,7 +323,7 @@ template_output_option = click.option(
     show_default=True,
     help=f"Output format: table, or json for one JSON object. {TEMPLATE_HELP}",
 )
-"""The `--output` of a command that prints one object, which a template may select fields from."""
+"""The option `--output` of a command that prints one object; a template may select the object's fields."""
 watch_option = click.option(
     "-w",
     "--watch",
@@ -331,7 +334,7 @@ watch_option = click.option(
 
 
 def timeout_option(default: str, condition: str) -> Callable[[Decorated], Decorated]:
-    """Return a decorator that adds `--timeout`; its help states the condition that the command waits for."""
+    """Build a decorator that adds `--timeout`; `condition` completes the help text "Maximum time to wait until"."""
     return click.option(
         "--timeout",
         type=Duration(),
@@ -342,32 +345,33 @@ def timeout_option(default: str, condition: str) -> Callable[[Decorated], Decora
 
 
 def check_timeout(*, wait: bool, remedy: str) -> None:
-    """Raise `UsageError` if the user sets `--timeout` for a command that does not wait."""
+    """Raise `UsageError` with `remedy` if `--timeout` is set on the command line and the command does not wait."""
     if is_set_on_command_line("timeout") and not wait:
         raise click.UsageError(f"--timeout has no effect, because the command would not wait: {remedy}")
 
 
 def is_set_on_command_line(param_name: str) -> bool:
-    """Return whether the command line itself sets this parameter, rather than the environment or a default."""
+    """Return whether the parameter is set on the command line, not by an environment variable or a default."""
     return click.get_current_context().get_parameter_source(param_name) is ParameterSource.COMMANDLINE
 
 
 def pick_fields(dataclass_type: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the option values that are fields of the dataclass `dataclass_type`, as keyword arguments for it."""
+    """Return those option values that are fields of the dataclass, as keyword arguments for its constructor."""
     return {field.name: values[field.name] for field in fields(dataclass_type) if field.name in values}
 
 
 class _SwitchType(click.types.BoolParamType):
-    """Click's boolean type, except that an empty value is an error: an unset shell variable must not mean false.
+    """Click's boolean parameter type, except that an empty value is an error.
 
-    In: additional accepted values, each with its boolean meaning.
+    An empty value probably comes from an unset shell variable, which must not mean false. `extra_values` maps further
+    accepted values to booleans.
     """
 
     def __init__(self, extra_values: Mapping[str, bool]) -> None:
         self._extra_values = extra_values
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
-        """Return the boolean, or fail with a usage error that names the valid values."""
+        """Return the boolean, or fail with a usage error that lists the valid values."""
         valid_values = format_alternatives([*self._extra_values, "true", "false"])
         if value == "":
             self.fail(f"the value after = is empty: write {valid_values}", param, ctx)
@@ -378,13 +382,13 @@ class _SwitchType(click.types.BoolParamType):
 
 
 class _DryRunType(_SwitchType):
-    """The type of `--dry-run`, which also accepts kubectl's values."""
+    """Parameter type of `--dry-run`, which also accepts kubectl's values."""
 
     def __init__(self) -> None:
         super().__init__(DRY_RUN_VALUES)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
-        """Return whether nothing must be changed; for `client`, print a note that the API server is asked anyway."""
+        """Return whether to make a dry run; for the value `client`, print a note that `server` is used instead."""
         if value == "client" and not (ctx and ctx.resilient_parsing):
             note = (
                 "Note: --dry-run=client has the same effect as --dry-run=server: the API server validates the request"
@@ -394,28 +398,28 @@ class _DryRunType(_SwitchType):
 
 
 def format_alternatives(values: Sequence[str]) -> str:
-    """Return at least two values as `a, b or c`."""
+    """Join two or more values as in `a, b or c`."""
     return f"{', '.join(values[:-1])} or {values[-1]}"
 
 
 def switch_option(*names: str, help: str, default: bool | None = False) -> Callable[[Decorated], Decorated]:
-    """Return a boolean flag option, off by default, for a command of class `KubectlFlagsCommand`."""
+    """Build a boolean flag option, off by default, for a `KubectlFlagsCommand`."""
     return click.option(*names, type=_SwitchType({}), default=default, metavar="[=true|false]", help=help)
 
 
 def dry_run_option(help: str) -> Callable[[Decorated], Decorated]:
-    """Return the `--dry-run` option with kubectl's values, for a command of class `KubectlFlagsCommand`."""
+    """Build the option `--dry-run` with kubectl's values, for a `KubectlFlagsCommand`."""
     return click.option("--dry-run", type=_DryRunType(), default=False, metavar="[=server|none]", help=help)
 
 
 class KubectlFlagsCommand(click.Command):
-    """A command whose switches stand alone or take a value after `=` (DRN-1, DRN-3).
+    """Click command with kubectl's syntax for boolean flags: `--force` or `--force=VALUE` (DRN-1, DRN-3).
 
-    The next argument is never the value of a switch.
+    The next argument is never taken as the value of such a flag.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Add `=true` to each switch that stands alone, so that click does not read the next argument as its value."""
+        """Add `=true` to each switch without a value, so that click does not take the next argument as its value."""
         switches = {name for option in self.params if isinstance(option.type, _SwitchType) for name in option.opts}
         after_switches = {value: arg for arg, value in pairwise(args) if arg in switches and not value.startswith("-")}
         extra_args = super().parse_args(ctx, [f"{arg}=true" if arg in switches else arg for arg in args])

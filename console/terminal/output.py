@@ -1,7 +1,8 @@
-"""Writes output to a terminal, a pipe or a script, and asks for confirmation.
+"""Prints output for a terminal, a pipe or a script, and asks for confirmation.
 
-On a terminal, output is drawn with colors and redrawn in place. A pipe receives lines, a script JSON. Untrusted text is
-escaped, so that it cannot move the cursor, change colors or hide text.
+On a terminal, output has colors and is redrawn in place. A pipe receives lines of plain text, and a script JSON or
+another structured format. Control characters in untrusted text are escaped, so that the text cannot move the cursor,
+change colors or hide other text.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ T = TypeVar("T")
 ESCAPED_CATEGORIES = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode categories to escape: control and format characters, surrogates, line and paragraph separators."""
 ALLOWED_FORMATS = "\u200c\u200d"
-"""Format characters that are not escaped, because many languages and emoji sequences need them."""
+"""Format characters that are not escaped, because many languages and emoji sequences require them."""
 COLUMN_SPACING = 3
-"""Spaces between two table columns."""
+"""Number of spaces between two table columns."""
 PIPE_WIDTH = 240
-"""Width of output that does not go to a terminal, in columns: wide enough to keep each row on one line."""
+"""Width in columns of output that does not go to a terminal; wide enough for each table row on one line."""
 REFRESH_PER_SECOND = 2
-"""Redraw frequency, which keeps displayed ages up to date; changes are drawn immediately."""
+"""Redraws per second of a live display, which keep ages up to date; changes are drawn immediately."""
 TEXT_OUTPUTS = ("table", "wide")
-"""Output formats for a user; all others are for scripts."""
+"""Output formats for humans; all other formats are for scripts."""
 INTERRUPT_NOTE_KEY = "console.interrupt_note"
 
 
 def escape(text: str) -> str:
-    """Return the text on one line, with control characters escaped, such as `\\n` or `\\x1b`; keep backslashes."""
+    """Return the text on one line, with control characters replaced by escapes such as `\\n` or `\\x1b`."""
     if text.isprintable():
         return text
     return "".join(
@@ -53,7 +54,7 @@ def escape(text: str) -> str:
 
 
 def escape_all(value: Any) -> Any:
-    """Return the same structure of dicts and lists, with every string in it escaped."""
+    """Return a copy of a JSON value in which every string is escaped."""
     if isinstance(value, str):
         return escape(value)
     if isinstance(value, dict):
@@ -62,16 +63,16 @@ def escape_all(value: Any) -> Any:
 
 
 def create_console() -> Console:
-    """Return a new console on the current standard output, because tests replace that output."""
-    from rich.console import Console  # slow import, needed only to draw
+    """Create a rich console for the current `sys.stdout`, which tests replace."""
+    from rich.console import Console  # This slow import is not needed for JSON output.
 
     width = None if sys.stdout.isatty() else PIPE_WIDTH
-    return Console(highlight=False, markup=False, emoji=False, width=width)  # The text contains no markup.
+    return Console(highlight=False, markup=False, emoji=False, width=width)  # Untrusted text must not act as markup.
 
 
 def create_table(*columns: str) -> Table:
     """Build a table with these headings and without borders."""
-    from rich.table import Table  # slow import, needed only to draw
+    from rich.table import Table  # This slow import is not needed for JSON output.
 
     table = Table(box=None, pad_edge=False, padding=(0, COLUMN_SPACING, 0, 0), header_style="bold")
     for column in columns:
@@ -80,12 +81,12 @@ def create_table(*columns: str) -> Table:
 
 
 def show(renderable: RenderableType) -> None:
-    """Print one object that rich can render."""
+    """Print one rich renderable."""
     create_console().print(renderable)
 
 
 def show_table(columns: Iterable[str], rows: Iterable[Iterable[str]], empty_message: str) -> None:
-    """Print a table of escaped text, or the message if there are no rows."""
+    """Escape the cells and print the table, or print `empty_message` if there are no rows."""
     table = create_table(*columns)
     for row in rows:
         table.add_row(*map(escape, row))
@@ -93,19 +94,22 @@ def show_table(columns: Iterable[str], rows: Iterable[Iterable[str]], empty_mess
 
 
 def show_json(value: Any, output: str = "json", *, indent: int | None = 2) -> None:
-    """Print one JSON object, but nothing if the output format is not JSON."""
+    """Print the value as JSON if the output format is `json`; otherwise, do nothing."""
     if output == "json":
         click.echo(json.dumps(value, indent=indent))
 
 
 def show_object(value: Any, output: str, names: Iterable[str] = ()) -> None:
-    """Print an object as JSON or YAML, its selected fields, or its names; print nothing if the format is a text."""
+    """Print an object in a format for scripts: JSON, YAML, the fields that a template selects, or `names`.
+
+    Does nothing if `output` is a format for humans.
+    """
     if is_template(output):
         click.echo(format_fields(escape_all(value), output), nl=False)
     elif output == "yaml":
-        import yaml  # slow import
+        import yaml  # This slow import is not needed for other formats.
 
-        click.echo(yaml.safe_dump(value, sort_keys=False), nl=False)  # Like JSON, it escapes all but ASCII characters.
+        click.echo(yaml.safe_dump(value, sort_keys=False), nl=False)  # Like json.dumps, it escapes non-ASCII text.
     elif output == "name":
         for name in names:
             click.echo(escape(name))
@@ -114,7 +118,7 @@ def show_object(value: Any, output: str, names: Iterable[str] = ()) -> None:
 
 
 def show_json_list(items: Iterable[Any]) -> None:
-    """Print a JSON list; each item is printed as soon as the iterable yields it."""
+    """Print a JSON array; print each item as soon as `items` yields it."""
     separator = "["
     for item in items:
         click.echo(f"{separator}\n{textwrap.indent(json.dumps(item, indent=2), '  ')}", nl=False)
@@ -123,16 +127,16 @@ def show_json_list(items: Iterable[Any]) -> None:
 
 
 def print_note(text: str, output: str = "table") -> None:
-    """Print a line for the user, but nothing if `output` is for scripts, because the object contains all of it."""
+    """Print a line of text if `output` is a format for humans; otherwise, do nothing."""
     if output in TEXT_OUTPUTS:
         click.echo(escape(text))
 
 
 def warn(text: str) -> None:
-    """Print a warning on stderr, as kubectl does, regardless of the output format.
+    """Print a warning on stderr, as kubectl does, for all output formats.
 
-    On a terminal, the text goes through `sys.stderr`, which a live display replaces to print above itself. Click would
-    write to the original stream, into the display.
+    On a terminal, the function passes `sys.stderr` to click. A live display replaces `sys.stderr` to print text above
+    itself; by default, click would write to the original stream, into the display.
     """
     click.echo(f"Warning: {escape(text)}", file=sys.stderr if sys.stderr.isatty() else None, err=True)
 
@@ -145,11 +149,11 @@ def show_live(
     *,
     with_times: bool = True,
 ) -> Iterator[Callable[[T], None]]:
-    """Yield a function that shows the latest state.
+    """Yield a function that prints a new state.
 
-    On a terminal, the state is redrawn in place. A pipe receives each line that the previous state did not have,
-    with the time if `with_times` is set. A script receives JSON on one line per state, a YAML document per state, the
-    selected fields of each state, or names, which are the lines of `format_text`.
+    On a terminal, the state is redrawn in place. A pipe receives the lines of `format_text` that the previous state did
+    not have, each with the time if `with_times` is true. A script receives, for each state, a line of JSON, a YAML
+    document, the fields that a template selects, or, with `-o name`, new lines of `format_text`.
     """
     if output == "json":
         yield lambda state: show_json(state, indent=None)
@@ -200,22 +204,22 @@ def _build_line_printer(format_text: Callable[[T], str], *, with_times: bool) ->
 
 
 def set_interrupt_note(build_note: Callable[[], str]) -> None:
-    """Set the note to print if Ctrl-C interrupts the command from now on.
+    """Set the function that builds the message which is printed if Ctrl-C interrupts the command.
 
-    The note reports what continues or remains after the command has exited.
+    The message states what continues or remains after the command has exited.
     """
     click.get_current_context().meta[INTERRUPT_NOTE_KEY] = build_note
 
 
 def confirm(question: str, alternative: str) -> None:
-    """Ask for confirmation on stderr. Raises `NoResult` if the answer is no, or if stdin gives no answer.
+    """Ask for confirmation on stderr. Raises `NoResult` if the user declines, or if stdin has no input.
 
-    `alternative` describes what the user can do without a confirmation.
+    `alternative` is the remedy in the error message, such as "use --yes".
     """
     try:
         is_confirmed = click.confirm(question, err=True)
     except click.Abort as abort:
-        click.echo(err=True)  # ends the line of the question
+        click.echo(err=True)  # End the line with the question.
         if isinstance(abort.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None
         raise NoResult(f"no confirmation, nothing was done: {alternative}") from None

@@ -1,8 +1,8 @@
 """Output formats that select fields, as in kubectl: `jsonpath=TEMPLATE` and `custom-columns=HEADING:PATH,...`.
 
-No library supports kubectl's dialect, with its braces, `range` and escaped dots. This module supports its common part:
-names, wildcards, indexes, slices, recursive descent, filters with one comparison, `range` and quoted text. It rejects
-everything else with an error that names the part. Pure functions.
+No Python library supports kubectl's JSONPath dialect, with braces, `range` and escaped dots. This module supports its
+common features: names, wildcards, indexes, slices, recursive descent, filters with one comparison, `range` and quoted
+text. It rejects any other syntax with an error that quotes the unsupported part. Pure functions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 JSONPATH, CUSTOM_COLUMNS = "jsonpath=", "custom-columns="
 NO_VALUE = "<none>"
-"""What a column shows for an object without the field, as in kubectl."""
+"""Cell of a custom column for an object without the field, as in kubectl."""
 COLUMN_SEPARATOR = "   "
 _ACTION_PATTERN = re.compile(r"""\{((?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^{}"'])*)\}""")
 _STEP_PATTERN = re.compile(
@@ -31,22 +31,22 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     **{"<=": operator.le, ">": operator.gt, ">=": operator.ge},
 }
 Step = Callable[[Any], Iterable[Any]]
-"""Returns what one step of a path selects from a value."""
+"""Function that returns the values which one step of a path selects from a value."""
 
 
 class TemplateError(ValueError):
-    """A template that cannot be parsed; the message names the invalid part and what is valid."""
+    """Raised if a template cannot be parsed; the message quotes the invalid part and describes the valid syntax."""
 
 
 @dataclass(frozen=True)
 class Path:
-    """A parsed path; `is_absolute` means that it starts at the whole object even inside a `range`."""
+    """A parsed JSONPath; if `is_absolute` is true, it starts at the root object, even inside a `range`."""
 
     steps: Sequence[Step]
     is_absolute: bool = False
 
     def select(self, value: Any) -> list[Any]:
-        """Return the values at this path, an empty list if there are none."""
+        """Return the values that this path selects from `value`."""
         values = [value]
         for step in self.steps:
             values = [selected for item in values for selected in step(item)]
@@ -55,23 +55,23 @@ class Path:
 
 @dataclass(frozen=True)
 class Range:
-    """A part of a template that is repeated for each value at the path."""
+    """A `{range PATH}...{end}` part of a template: `body` is repeated for each value at `path`."""
 
     path: Path
     body: Sequence[TemplatePart]
 
 
 TemplatePart = str | Path | Range
-"""Text, a path whose values are printed, or a repetition."""
+"""Part of a template: text, a path whose values are printed, or a range."""
 
 
 def is_template(output: str) -> bool:
-    """Return whether the output format selects fields."""
+    """Return whether the value of `--output` is a template that selects fields."""
     return output.startswith((JSONPATH, CUSTOM_COLUMNS))
 
 
 def check_template(output: str) -> None:
-    """Raise `TemplateError` if the template of the output format cannot be parsed."""
+    """Raise `TemplateError` if the template in the value of `--output` cannot be parsed."""
     if output.startswith(JSONPATH):
         parse_template(output.removeprefix(JSONPATH))
     else:
@@ -79,9 +79,9 @@ def check_template(output: str) -> None:
 
 
 def format_fields(value: Any, output: str) -> str:
-    """Return the fields of a JSON value that the output format selects, in which texts must have been escaped.
+    """Format the fields that the template in `output` selects from a JSON value, whose strings must be escaped.
 
-    As in kubectl, the output of `jsonpath` ends without a line break.
+    As in kubectl, the output of `jsonpath` does not end with a newline.
     """
     if output.startswith(JSONPATH):
         return _format_parts(parse_template(output.removeprefix(JSONPATH)), value, value)
@@ -150,7 +150,7 @@ def _build_step(match: re.Match[str]) -> Step:
     name = match["name"] or match["deep"] or match["quoted"]
     key = re.sub(r"\\(.)", r"\1", name) if name else ""
     if match["deep"]:
-        return lambda value: [found for child in _walk(value) for found in _get_children(child, key)]
+        return lambda value: [found for child in _iter_descendants(value) for found in _get_children(child, key)]
     if match["index"]:
         index = int(match["index"])
         return lambda value: value[index:][:1] if isinstance(value, list) and -len(value) <= index else []
@@ -163,21 +163,21 @@ def _build_step(match: re.Match[str]) -> Step:
 
 
 def _get_children(value: Any, key: str) -> list[Any]:
-    """Return the value's field, or all its children for `*`."""
+    """Return the value of the field `key` in a list, or all children of the value if `key` is `*`."""
     if key == "*":
         return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
     return [value[key]] if isinstance(value, dict) and key in value else []
 
 
-def _walk(value: Any) -> Iterator[Any]:
-    """Yield the value and everything in it."""
+def _iter_descendants(value: Any) -> Iterator[Any]:
+    """Yield the value and, recursively, all its children."""
     yield value
     for child in _get_children(value, "*"):
-        yield from _walk(child)
+        yield from _iter_descendants(child)
 
 
 def _build_filter(text: str) -> Step:
-    """Return the step that selects the items of a list that meet a condition such as `@.type=="Drained"`."""
+    """Build the step that selects the list items for which a condition such as `@.type=="Drained"` is true."""
     match = _FILTER_PATTERN.fullmatch(text)
     if not match:
         raise TemplateError(f'the filter {text!r} is not supported: write ?(@.NAME=="VALUE")')
@@ -193,7 +193,7 @@ def _build_filter(text: str) -> Step:
 
 
 def _parse_literal(text: str) -> str | float | bool:
-    """Parse the value that a filter compares with; values of one type have an order, unlike null and lists."""
+    """Parse the literal in a filter: a string, a number or a boolean, because only these can be compared by order."""
     if len(text) > 1 and text[0] == text[-1] == "'":
         return text[1:-1]
     with suppress(ValueError):
@@ -218,7 +218,7 @@ def _format_part(part: TemplatePart, value: Any, root: Any) -> str:
 
 
 def _format_value(value: Any) -> str:
-    """Return a text as it is, and any other value as JSON."""
+    """Return a string unchanged, and any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -250,7 +250,7 @@ def _format_columns(columns: Sequence[tuple[str, Path]], value: Any) -> str:
 
 
 def _list_objects(value: Any) -> list[Any]:
-    """Return the objects of a list, which is the field `items` or the only field; otherwise return the object."""
+    """Return the list in the field `items`, or in the only field; if there is none, return only the object itself."""
     fields = list(value.values())
     items = value.get("items", fields[0] if len(fields) == 1 else None)
     return items if isinstance(items, list) else [value]

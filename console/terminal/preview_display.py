@@ -1,4 +1,4 @@
-"""Formats the preview of a maintenance for the terminal. The functions are pure, and expect escaped text."""
+"""Formats the preview of a maintenance for the terminal. Pure functions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COUNT_HEADINGS = ("NODE", "STATE", "EVICTED", "IN TURN", "BLOCKED", "ENDING", "S
 
 
 def render_preview(preview: MaintenancePreview, *, verbose: bool) -> RenderableType:
-    """Build the view of a preview: the counts, then a section for each subject that concerns a pod."""
+    """Build the view of a preview: the table of counts, followed by a section for each topic that applies."""
     sections = (
         ("BLOCKED", _iter_blocked_lines(preview, verbose)),
         ("BUDGETS", _iter_budget_lines(preview.forecast.budgets, verbose)),
@@ -44,7 +44,7 @@ def render_preview(preview: MaintenancePreview, *, verbose: bool) -> RenderableT
 
 
 def format_summary(preview: MaintenancePreview) -> str:
-    """Return the verdict in one line."""
+    """Return one line that states whether the drain will be blocked, and by what."""
     if not preview.will_block:
         return "Nothing known will block the drain."
     groups = preview.blocking_groups
@@ -66,7 +66,7 @@ def _render_counts(counts: Sequence[NodeCounts]) -> Table:
 
 
 def _render_line(line: str) -> Padding:
-    """Build an indented line; each leading space of the text indents it further."""
+    """Build an indented line; each leading space of `line` increases the indentation."""
     text = line.lstrip(" ")
     return Padding(Text(escape(text), overflow="fold"), (0, 0, 0, 2 + len(line) - len(text)), expand=False)
 
@@ -85,7 +85,7 @@ def _iter_blocked_lines(preview: MaintenancePreview, verbose: bool) -> Iterator[
 
 
 def _iter_budget_lines(budgets: Iterable[BudgetForecast], verbose: bool) -> Iterator[str]:
-    """Yield a line for each budget that does not admit all of its pods now; with `verbose`, for each budget."""
+    """Yield a line for each PodDisruptionBudget that does not admit all of its pods now, or for all with `verbose`."""
     for item in budgets:
         if item.effect != ADMITS or verbose:
             yield f"{item.key} {_describe_budget(item)}"
@@ -139,7 +139,7 @@ def _iter_capacity_lines(preview: MaintenancePreview, verbose: bool) -> Iterator
 
 
 def _iter_reason_lines(verdict: str, placements: Sequence[Placement], verbose: bool) -> Iterator[str]:
-    """Yield a line for each reason, with the number of pods and their names."""
+    """Yield one line per reason, with the number and the names of the displaced pods, and `verdict`."""
     pods_by_reason: dict[str, list[Pod]] = {}
     for placement in placements:
         pods_by_reason.setdefault(placement.reason, []).append(placement.pod)

@@ -1,6 +1,6 @@
-"""Formats recorded events for the terminal: a tree of cause and effect, a table, or JSON. Pure functions.
+"""Formats recorded events as a tree of causes and effects, as a table, or as JSON. Pure functions.
 
-The lines contain terminal styles, which `click.echo` removes if the output is not a terminal.
+The lines contain ANSI styles, which `click.echo` removes if the output is not a terminal.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from eventing.journal.tree import Branch, Tree, find_missing_functions
 from kube.text_limits import format_count
 
 SLOW_SECONDS = 1.0
-"""Seconds after which an attempt or an event's delay is highlighted, because no function should take longer."""
+"""Minimum duration of an attempt, or delay of an event, that is highlighted; no function should take that long."""
 MAX_INDENT_DEPTH = 12
-"""Depth below which events are not indented further."""
+"""Maximum depth of the tree's indentation; deeper events are not indented further."""
 TYPE_WIDTH, DELAY_WIDTH = 40, 10
 Row = tuple[str, ...]
 HEADINGS: Row = (f"TIME ({datetime.now().astimezone():%Z})", "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS")
-"""The table's headings. Times are in the local time zone, as in the values of `--since` and `--until`."""
+"""Headings of the table; its times are in the local time zone, as are the values of `--since` and `--until`."""
 
 
 def format_trees(trees: Sequence[Tree]) -> Iterator[str]:
-    """Yield a heading for each maintenance or run, followed by a line for each event.
+    """Yield a heading for each maintenance or upgrade run, followed by one line per event.
 
-    Successive ticks that changed nothing share a line.
+    Consecutive idle ticks, which changed nothing, share a line.
     """
     for number, tree in enumerate(trees):
         if number:
@@ -44,8 +44,8 @@ def format_trees(trees: Sequence[Tree]) -> Iterator[str]:
         yield _format_heading(tree, [branch for _, branch in branches])
         if origin := find_origin(branch.entry.event for _, branch in branches).format():
             yield f"  {escape(origin)}"
-        start, slowest = min(branch.entry.arrived for _, branch in branches), _find_slowest(branches)
-        for is_idle, group in groupby(branches, lambda item: _is_idle(item[1])):
+        start, slowest = min(branch.entry.arrived for _, branch in branches), _find_slowest_branch(branches)
+        for is_idle, group in groupby(branches, lambda item: _is_idle_branch(item[1])):
             depths_and_branches = list(group)
             if is_idle and len(depths_and_branches) > 1:
                 yield _format_idle_ticks([branch for _, branch in depths_and_branches], start)
@@ -55,22 +55,22 @@ def format_trees(trees: Sequence[Tree]) -> Iterator[str]:
 
 
 def is_idle_tick(entry: Entry, now: datetime) -> bool:
-    """Return whether the event is from a tick that changed nothing, and no function is missing."""
+    """Return whether the event is an idle tick: it changed nothing, and no attempt of a function is missing."""
     return entry.is_idle_tick and not find_missing_functions(entry, now)
 
 
-def _find_slowest(depths_and_branches: Iterable[tuple[int, Branch]]) -> Branch | None:
-    """Return the branch with the longest delay after its cause, or None unless several branches have a delay."""
-    delayed = [branch for _, branch in depths_and_branches if branch.delay_seconds and not _is_idle(branch)]
+def _find_slowest_branch(depths_and_branches: Iterable[tuple[int, Branch]]) -> Branch | None:
+    """Return the branch with the longest delay after its cause; None if fewer than two branches have a delay."""
+    delayed = [branch for _, branch in depths_and_branches if branch.delay_seconds and not _is_idle_branch(branch)]
     return max(delayed, key=lambda branch: branch.delay_seconds or 0.0) if len(delayed) > 1 else None
 
 
-def _is_idle(branch: Branch) -> bool:
+def _is_idle_branch(branch: Branch) -> bool:
     return branch.entry.is_idle_tick and not (branch.effects or branch.missing_functions or branch.dead_letters)
 
 
 def _format_idle_ticks(branches: Sequence[Branch], start: datetime) -> str:
-    """Format one line for the events of several ticks that changed nothing."""
+    """Format several idle ticks, which changed nothing, as one line."""
     first_offset, last_offset = ((branches[index].entry.arrived - start).total_seconds() for index in (0, -1))
     event_types = ", ".join(dict.fromkeys(shorten_type(branch.entry.event.get_type()) for branch in branches))
     text = escape(f"{event_types} ×{len(branches)}")
@@ -89,7 +89,7 @@ def _format_heading(tree: Tree, branches: Sequence[Branch]) -> str:
 
 
 def _format_outcome_counts(branches: Sequence[Branch]) -> Iterator[str]:
-    """Yield how many attempts were retried, failed or are missing, and the number of dead letters, unless 0."""
+    """Yield the numbers of retried, failed and missing attempts and of dead letters, except zeros, as text."""
     failed = sum(len(branch.unresolved_failures) for branch in branches)
     retried = sum(attempt.step_failed for branch in branches for attempt in branch.attempts) - failed
     missing = sum(len(branch.missing_functions) - len(branch.replied_functions) for branch in branches)
@@ -112,7 +112,7 @@ def _format_branch(depth: int, branch: Branch, start: datetime, *, is_slowest: b
         else _format_missing_attempt(name)
         for name in branch.missing_functions
     ]
-    attempts = [*_format_failure(branch.entry), *map(_format_attempt, branch.attempts)]
+    attempts = [*_format_reported_failure(branch.entry), *map(_format_attempt, branch.attempts)]
     marks = [click.style("longest delay", bold=True)] if is_slowest else []
     outcomes = [*attempts, *missing, *map(_format_dead_letter, branch.dead_letters), *marks]
     start_columns = f"{offset:+9.3f} s  {event_type:{TYPE_WIDTH}} {_format_delay(branch):>{DELAY_WIDTH}}"
@@ -120,7 +120,7 @@ def _format_branch(depth: int, branch: Branch, start: datetime, *, is_slowest: b
 
 
 def _format_delay(branch: Branch) -> str:
-    """Return the event's delay after its cause, with the cause's type if the cause is outside the tree."""
+    """Return the event's delay after its cause as text, with the cause's type if the cause is not in the tree."""
     if branch.delay_seconds is None:
         return ""
     text = f"{branch.delay_seconds:.3f} s"
@@ -130,16 +130,17 @@ def _format_delay(branch: Branch) -> str:
     return f"{text} after {escape(shorten_type(cause))}" if cause else text
 
 
-def _format_failure(entry: Entry) -> Iterator[str]:
-    """Yield which step failed and why, if the event reports a failure."""
+def _format_reported_failure(entry: Entry) -> Iterator[str]:
+    """Yield the failed step and its error if the event reports a failure."""
     if entry.failure_reason:
         yield click.style(escape(entry.failure_reason), fg="red")
 
 
 def _format_attempt(attempt: Attempt) -> str:
-    """Format the duration and, for a failed step, the error; the event that reports a failure has that failure's error.
+    """Format the attempt's function and duration and, if the attempt failed, its status and error.
 
-    A function that reports the failure in an event responds with a status of success, which must not hide the failure.
+    A function that reports its failure in a reply event responds with a status of success. Such an attempt is marked as
+    FAILED, and the row of the reply event contains the error.
     """
     text = escape(f"{attempt.function} {attempt.seconds * 1000:.0f} ms")
     if attempt.failed:
@@ -159,14 +160,14 @@ def _format_dead_letter(dead_letter: DeadLetter) -> str:
 
 
 def format_origins(origins: Mapping[tuple[str, str], Origin]) -> Iterator[str]:
-    """Yield a line for each maintenance, by uid and name, about which it is known who started or ended it, or why."""
+    """Yield a line for each maintenance with a known origin: who started or ended it, or its reason."""
     for (uid, name), origin in origins.items():
         if text := origin.format():
             yield escape(f"{name} ({uid}): {text}")
 
 
 def format_table(entries: Iterable[Entry], now: datetime) -> Iterator[str]:
-    """Yield a heading and a row for each event, or a single line if no event was found."""
+    """Yield the headings and a row for each event, or only the line "No events found."."""
     rows = [HEADINGS, *(build_row(entry, now) for entry in entries)]
     yield from format_rows(rows, measure_columns(rows)) if len(rows) > 1 else ["No events found."]
 
@@ -177,7 +178,7 @@ def measure_columns(rows: Sequence[Row]) -> list[int]:
 
 
 def format_rows(rows: Iterable[Row], widths: Sequence[int]) -> Iterator[str]:
-    """Yield a line for each row of the table."""
+    """Yield each row of the table as a line, with cells padded to the column widths."""
     for row in rows:
         yield "   ".join([*(f"{text:{width}}" for text, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
 
@@ -189,7 +190,7 @@ def build_row(entry: Entry, now: datetime) -> Row:
     else:
         attempts = [_format_attempt(attempt) for attempt in entry.attempts if not attempt.replay]
         outcomes = [
-            *_format_failure(entry),
+            *_format_reported_failure(entry),
             *attempts,
             *map(_format_missing_attempt, find_missing_functions(entry, now)),
         ]
@@ -199,7 +200,7 @@ def build_row(entry: Entry, now: datetime) -> Row:
 
 
 def entry_to_json(entry: Entry, now: datetime) -> dict[str, Any]:
-    """Return everything known about an event; `cause` is an event id, from which scripts can build a tree."""
+    """Return the entry as JSON data; `cause` is the id of the causing event, from which scripts can build a tree."""
     return {
         "seq": entry.seq,
         "arrived": entry.arrived.isoformat(),
@@ -214,5 +215,5 @@ def entry_to_json(entry: Entry, now: datetime) -> dict[str, Any]:
 
 
 def _format_local_time(time: datetime) -> str:
-    """Format the local time with its date, because a journal may span many days."""
+    """Format the time in the local time zone with its date, because a journal may span many days."""
     return time.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

@@ -1,1 +1,1 @@
-"""The web console: pages, templates and static files."""
+"""The web console: views, templates and static files."""

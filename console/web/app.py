@@ -1,4 +1,4 @@
-"""The web console: `create_app` and the list of its pages. `kubectl maintenance console` starts it.
+"""Builds the web console's Flask app and its URL map. `kubectl maintenance console` serves the app.
 
 The server renders the pages. Pages work without JavaScript; with JavaScript, an open page updates itself.
 
@@ -36,9 +36,9 @@ from kube.client.sync_client import SyncClient
 from kube.text_limits import format_count
 
 MAX_STATE_AGE_SECONDS = 60.0
-"""Maximum time since the console's data was last confirmed; after this time, the console is not ready."""
+"""Maximum age in seconds of the last confirmation of the watched state; beyond it, the console is not ready."""
 PROBE_ENDPOINTS = ("liveness", "readiness")
-"""Endpoints that the kubelet probes at the pod's IP address."""
+"""Flask endpoints of the probes, which the kubelet sends to the pod's IP address."""
 
 
 def create_app(
@@ -51,17 +51,17 @@ def create_app(
     hosts: Sequence[str] = (),
     tls: bool = False,
 ) -> Flask:
-    """Build the console as a WSGI app.
+    """Build the console's WSGI app.
 
-    Code that discards the app before the process ends must close `app.extensions["live"]`.
+    A caller that discards the app before the process exits must close `app.extensions["live"]`.
 
     Args:
         client: The console's own API client.
-        identify: Function that returns the caller of a request (see `callers`).
-        journal: The journal, if there is one.
-        functions_url: The functions' base URL, or "" to use the addresses in the Triggers.
+        identify: Function that returns the caller of an HTTP request (see `callers`).
+        journal: The journal, or None if none is configured.
+        functions_url: The functions' base URL, or "" to use the URLs in the Triggers.
         broker_url: URL of the broker, or "" to read it from the Broker object.
-        hosts: Host names that the console accepts; empty means any.
+        hosts: Values of the Host header that the console accepts; empty means any.
         tls: Whether browsers connect over HTTPS.
     """
     app = Flask(__name__)
@@ -119,7 +119,7 @@ def _add_pages(app: Flask, context: ConsoleContext) -> None:
 
 
 def _register_error_handlers(app: Flask) -> None:
-    """Render every error of the app as a page: its HTTP status, one sentence, and no internal details."""
+    """Register handlers that render every error as a page with HTTP status and message, without internal details."""
     app.register_error_handler(OperationError, lambda error: _render_error(error.message, error.http_status))
     app.register_error_handler(ApiError, lambda error: _render_error(error.message, get_http_status(error)))
     app.register_error_handler(JournalError, lambda error: _render_error(str(error), HTTPStatus.SERVICE_UNAVAILABLE))
@@ -128,7 +128,7 @@ def _register_error_handlers(app: Flask) -> None:
 
 
 def _render_error(message: str, status: int) -> Response:
-    """Build the error page; for an htmx request, only the part that replaces page content."""
+    """Build the error page, or, for an htmx request, only the part that htmx inserts into the page."""
     set_refusal_reason(message)
     response = make_response(render_template("error.html", message=message, status=HTTPStatus(status)), status)
     if status == HTTPStatus.UNAUTHORIZED:
@@ -137,18 +137,17 @@ def _render_error(message: str, status: int) -> Response:
 
 
 def _handle_http_error(error: HTTPException) -> AnyResponse:
-    if isinstance(error, SecurityError):  # An HTML page's links would contain the untrusted Host.
+    if isinstance(error, SecurityError):  # The links in an HTML page would contain the untrusted Host.
         return Response(f"{error.description}\n", HTTPStatus.BAD_REQUEST, mimetype="text/plain")
     if error.code is None or error.code < 400:
-        return error.get_response()  # a redirect from Flask
+        return error.get_response()  # The "error" is one of Flask's redirects.
     return _render_error(str(error.description), error.code)
 
 
 def _add_health_routes(app: Flask, watcher: ClusterWatcher) -> None:
-    """Add the probe endpoints.
+    """Add the endpoints of the liveness and readiness probes.
 
-    Liveness means that the process responds. Readiness means that nodes and maintenances were read, and that this data
-    was confirmed recently.
+    The console is live if it responds, and ready if nodes and maintenances were read and recently confirmed.
     """
 
     @app.get("/health/liveness")

@@ -1,7 +1,8 @@
-"""Audit log of the console: one JSON line per requested action, with user, action, object, origin and outcome.
+"""Audit log of the console: one JSON line per requested action, with user, action, object, client address and outcome.
 
-The console writes it in every mode, for completed and for refused actions. The API server's audit log contains only the
-requests that reach the API server. If the console acts under its own account, that log does not name the user.
+The console logs completed and refused actions in every mode. The API server's own audit log is not sufficient: it
+contains only the requests that reach the API server, and it does not name the user if the console acts under its own
+account.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from eventing.logs import JsonFormatter
 from kube.client.api_errors import ApiError, Conflict, Denied, NotFound, Rejected
 
 NAME_FIELD_OF_ACTION = {"start": "node", "stop": "node", "redrive": "letter", "discard": "letter"}
-"""Actions that need a confirmation: endpoint → form field with the names of the objects."""
+"""Map from the endpoint of an action that requires confirmation to the form field with the objects' names."""
 MAX_VALUE_CHARACTERS = 253
-"""Maximum characters of one untrusted value in a log line: the maximum length of a node's name."""
+"""Maximum length of an untrusted value in a log line, equal to the maximum length of a node name."""
 MAX_REFUSED_LINES = 10
-"""Maximum number of lines for a request that was refused as a whole, regardless of how many names it contains."""
+"""Maximum number of log lines for a request that was refused as a whole, even if it names more objects."""
 STATUS_OF_ERROR = {NotFound: HTTPStatus.NOT_FOUND, Conflict: HTTPStatus.CONFLICT, Rejected: HTTPStatus.BAD_REQUEST}
-"""HTTP status for errors that the API server returned; all other `ApiError`s except `Denied` become 503."""
+"""Map from an API error's class to the HTTP status of the console's response; see `get_http_status`."""
 log = logging.getLogger("audit")
 
 
 def configure_audit_log() -> None:
-    """Make the audit log write to stdout only, one JSON object per line."""
+    """Configure the audit log to write only to stdout, one JSON object per line."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(JsonFormatter())
     log.handlers, log.propagate = [handler], False
@@ -41,16 +42,16 @@ def configure_audit_log() -> None:
 
 
 def register_audit(app: Flask, context: ConsoleContext) -> None:
-    """Log every action of the app once its response is complete, unless `create_outcome_writer` logs it."""
+    """Log every requested action after its response is built, unless `create_outcome_writer` was called for it."""
 
     def write_lines(response: Response) -> Response:
         if "outcomes_written_later" in g:
             return response
-        if actions := _limit_refused_actions(_parse_actions(), response):
+        if actions := _limit_refused_actions(_parse_requested_actions(), response):
             caller_fields = _describe_caller(context)
             outcome = ActionOutcome("", response.status_code, getattr(g, "refusal", ""))
             for action_fields in actions:
-                _write_line({**action_fields, **caller_fields, **_build_outcome_fields(outcome)})
+                _write_audit_line({**action_fields, **caller_fields, **_build_outcome_fields(outcome)})
         return response
 
     app.after_request(write_lines)
@@ -58,11 +59,13 @@ def register_audit(app: Flask, context: ConsoleContext) -> None:
 
 @dataclass(frozen=True)
 class ActionOutcome:
-    """The outcome for one object that a request names.
+    """Outcome of an action for one of the objects that the request names.
 
     Attributes:
-        error: The error message, or "" if there is none.
-        outcome: The outcome in one word, or "" to derive it from the status.
+        name: The object's name.
+        status: The HTTP status for this object.
+        error: The error message, or "".
+        outcome: The outcome as one word, or "" to derive it from `status`.
     """
 
     name: str
@@ -72,16 +75,16 @@ class ActionOutcome:
 
 
 def create_outcome_writer(context: ConsoleContext) -> Callable[[ActionOutcome], None]:
-    """Return a function that logs each outcome of this request when it is known, instead of after the response.
+    """Return a function that logs each outcome of this request immediately, instead of after the response.
 
-    The response may never be sent. The returned function may be called in any thread; its log lines name this request's
-    caller.
+    The outcomes are thus logged even if the response is never sent. The returned function may be called in any thread;
+    its log lines contain this request's user.
     """
     caller_fields, action = _describe_caller(context), str(request.endpoint)
     g.outcomes_written_later = True
 
     def write_outcome(outcome: ActionOutcome) -> None:
-        _write_line(
+        _write_audit_line(
             {
                 "action": action,
                 NAME_FIELD_OF_ACTION[action]: outcome.name[:MAX_VALUE_CHARACTERS],
@@ -94,19 +97,19 @@ def create_outcome_writer(context: ConsoleContext) -> Callable[[ActionOutcome], 
 
 
 def get_http_status(error: ApiError) -> HTTPStatus:
-    """Return the HTTP status of the outcome, and of the page that shows this error."""
+    """Return the HTTP status of the console's response for an API error."""
     if isinstance(error, Denied):
         return HTTPStatus.UNAUTHORIZED if error.status == HTTPStatus.UNAUTHORIZED else HTTPStatus.FORBIDDEN
     return STATUS_OF_ERROR.get(type(error), HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def set_refusal_reason(message: str) -> None:
-    """Store the reason why this request was refused as a whole."""
+    """Store the reason why the current request was refused as a whole, for its audit log lines."""
     g.refusal = message
 
 
-def _parse_actions() -> list[dict[str, str]]:
-    """Return each requested action with its object; return nothing if the request changes nothing."""
+def _parse_requested_actions() -> list[dict[str, str]]:
+    """Return the log fields of each requested action; return [] if the request changes nothing."""
     endpoint = request.endpoint or ""
     if request.method == "POST" and endpoint == "replay":
         return [{"action": endpoint, "event": str((request.view_args or {}).get("seq", ""))}]
@@ -121,10 +124,10 @@ def _parse_actions() -> list[dict[str, str]]:
 
 
 def _describe_caller(context: ConsoleContext) -> dict[str, Any]:
-    """Return the user who sent the request, the client address, and the origin that a forwarded request claims to have.
+    """Return the log fields of the caller: user, groups, client address and X-Forwarded-For header.
 
-    The user is "" if the request names none, or if the API server does not resolve the token. The console does not
-    verify the origin.
+    The user is "" if the request identifies none, or if the API server does not accept the token. The console does not
+    verify the X-Forwarded-For header.
     """
     fields: dict[str, Any] = {"user": ""}
     with suppress(ApiError):
@@ -139,7 +142,7 @@ def _describe_caller(context: ConsoleContext) -> dict[str, Any]:
 
 
 def _limit_refused_actions(actions: list[dict[str, str]], response: Response) -> list[dict[str, Any]]:
-    """Limit the lines for a request that was refused as a whole; the field `more` counts the omitted objects."""
+    """Limit the log lines for a request that was refused as a whole; the field `more` counts the omitted lines."""
     omitted = len(actions) - MAX_REFUSED_LINES
     if response.status_code < HTTPStatus.BAD_REQUEST or omitted <= 0:
         return [*actions]
@@ -154,5 +157,5 @@ def _build_outcome_fields(outcome: ActionOutcome) -> dict[str, Any]:
     return {**fields, **({"error": outcome.error} if outcome.error else {})}
 
 
-def _write_line(fields: Mapping[str, Any]) -> None:
+def _write_audit_line(fields: Mapping[str, Any]) -> None:
     log.info("%s %s", fields["action"], fields["outcome"], extra={"fields": dict(fields)})

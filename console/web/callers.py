@@ -1,15 +1,15 @@
-"""Identifies the caller of a request, and selects the identity that the console acts under.
+"""Identifies the caller of an HTTP request, and selects the credentials with which the console acts for the caller.
 
-The console starts in one of three modes:
+The console runs in one of three modes:
 
 - On a loopback address without a proxy, every caller acts as the kubeconfig's user.
 
-- On any other address without a proxy, each request carries a bearer token. The caller is the token's owner, and the
-  API server authorizes every request.
+- On any other address without a proxy, each request must contain a bearer token. The console uses the token, so the
+  API server authenticates the caller and authorizes every request.
 
-- With an authenticating proxy, a header names the user. The proxy also sends a secret that only it and the console
-  know. The console asks the API server what the user may do. It then impersonates the user if its account may do so;
-  otherwise it acts under its own account.
+- Behind an authenticating proxy, a header names the user. The proxy also sends a secret that only the proxy and the
+  console know. The console checks the user's permissions with SubjectAccessReviews. It then impersonates the user if
+  its own account is allowed to; otherwise it acts under its own account.
 
 Touches: subjectaccessreviews create; nodes get; pods get, list; poddisruptionbudgets get, list; daemonsets get;
 nodemaintenances get, list, create, patch, delete; requesters assert;
@@ -35,7 +35,7 @@ from kube.maintenance.groups import MEDIK8S, ApiGroup
 from kube.mutex.objects import API_PATH, PLURALS, RUN_KIND
 
 NEW_MAINTENANCE_GROUP = MEDIK8S
-"""API group of new maintenances, the same as the default of `kubectl maintenance start`."""
+"""API group of new maintenances, equal to the default of `kubectl maintenance start`."""
 LIST_NODES = Permission("list", "nodes")
 GET_NODES = Permission("get", "nodes")
 GET_PODS = Permission("get", "pods")
@@ -49,12 +49,12 @@ READ_VMS = (
 )
 """Permissions to read the virtual machines on a node."""
 LIST_CERTIFICATES = (Permission("list", "configmaps"),)
-"""Permissions to list the certificates, which the renewal function publishes in ConfigMaps."""
+"""Permissions to list the certificates, which `renew-certificates` publishes in ConfigMaps."""
 READ_CPU_LABELS = (
     *(LIST_NODES, Permission("list", "configmaps")),
     *(Permission("list", "hyperconvergeds", "hco.kubevirt.io"), Permission("list", "kubevirts", "kubevirt.io")),
 )
-"""Permissions to read the CPU labels of all nodes, and what determines them."""
+"""Permissions to read the nodes' CPU labels, and the objects that determine the labels."""
 PREVIEW_RIGHTS = (
     Permission("list", "pods"),
     Permission("list", "poddisruptionbudgets", "policy"),
@@ -62,18 +62,18 @@ PREVIEW_RIGHTS = (
 )
 """Permissions to preview a maintenance, without its virtual machines."""
 AUTHENTICATED_GROUP = "system:authenticated"
-"""Group of all users that the API server authenticates; the proxy does not send it."""
+"""Group to which the API server adds all authenticated users; the proxy does not send it."""
 SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
-"""Prefix of ServiceAccount user names, which the permission to impersonate users does not cover."""
+"""Prefix of ServiceAccounts' user names, which the permission to impersonate users does not cover."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """The caller of a request.
+    """The caller of an HTTP request.
 
     Attributes:
-        api: The API client for the request; its credentials are the caller's unless `user` is set.
-        user, groups: User and groups that the proxy sent; empty if the API server derives them from the credentials.
+        api: The API client; it has the caller's credentials, or, if `user` is set, the console's own.
+        user, groups: User and groups in the proxy's headers; empty if the API server derives them from the credentials.
     """
 
     api: Api
@@ -81,31 +81,31 @@ class Caller:
     groups: tuple[str, ...] = ()
 
     async def get_name(self) -> str:
-        """Return the user name."""
+        """Return the caller's user name."""
         return self.user or await whoami(self.api)
 
     async def require(self, permissions: Iterable[Permission]) -> None:
-        """Raise `Denied`, naming the first missing permission, unless the caller has all these permissions."""
+        """Raise a `Denied` that names the first missing permission, unless the caller has all these permissions."""
         groups = (*self.groups, *({AUTHENTICATED_GROUP} - {*self.groups}))
         for permission in permissions:
             if not await is_allowed(self.api, permission, self.user, groups):
                 raise build_forbidden_error(await self.get_name(), permission)
 
     async def get_api(self) -> Api:
-        """Return the client that acts for the caller: impersonating the caller if allowed, otherwise the console's own.
+        """Return an API client that acts for the caller; it impersonates the proxy's user if the console may do so.
 
-        With impersonation, the API server authorizes each request again, and its audit log names the caller.
+        With impersonation, the API server authorizes each request again, and its audit log contains the user.
         """
         if not self.user or self.user.startswith(SERVICE_ACCOUNT_PREFIX):
             return self.api
-        groups = [group for group in self.groups if group != AUTHENTICATED_GROUP]  # The API server adds this group.
+        groups = [group for group in self.groups if group != AUTHENTICATED_GROUP]  # The API server itself adds it.
         required = [Permission("impersonate", "users", name=self.user)]
         required += [Permission("impersonate", "groups", name=group) for group in groups]
         allowed = await gather_all(*(is_allowed(self.api, permission) for permission in required))
         return self.api.with_impersonation(self.user, groups) if all(allowed) else self.api
 
     async def read_vmis(self, node: str) -> NodeVmis:
-        """Return the node's virtual machines that the caller may see, or the missing permission as `error`."""
+        """Read the node's virtual machines, or return the missing permission as `error` if the caller may not."""
         try:
             await self.require(READ_VMS)
         except Denied as error:
@@ -114,16 +114,16 @@ class Caller:
 
 
 IdentifyCaller = Callable[[Request], Caller]
-"""Returns the caller of a request; raises `Denied` (401) if the request identifies no user."""
+"""Function that returns the caller of an HTTP request. Raises `Denied` (401) if the request identifies no user."""
 
 
 def identify_by_kubeconfig(api: Api) -> IdentifyCaller:
-    """Identify every caller as the kubeconfig's user; only for a console on a loopback address."""
+    """Build a function that identifies every caller as the kubeconfig's user, for a console on a loopback address."""
     return lambda request: Caller(api)
 
 
 def identify_by_token(api: Api) -> IdentifyCaller:
-    """Identify callers by their bearer token; `api` is a client without credentials (`Api.create_anonymous`)."""
+    """Build a function that identifies callers by their bearer token; `api` is a client without credentials."""
 
     def identify(request: Request) -> Caller:
         authorization = request.authorization
@@ -136,13 +136,13 @@ def identify_by_token(api: Api) -> IdentifyCaller:
 
 @dataclass(frozen=True)
 class AuthenticatingProxy:
-    """An authenticating proxy: how it proves its identity, and the headers that identify the user.
+    """Settings of the authenticating proxy: how it proves its identity, and the headers that identify the user.
 
     Attributes:
         secret: The secret that only the proxy and the console know.
-        secret_header, user_header, groups_header: The headers with the secret, the user's name and the groups. Commas
-            separate the groups; groups_header is "" if the proxy sends none.
-        addresses: The addresses or networks that the proxy connects from.
+        secret_header, user_header, groups_header: Names of the headers with the secret, the user's name, and the
+            comma-separated list of groups; `groups_header` is "" if the proxy sends no groups.
+        addresses: The addresses or networks from which the proxy connects.
     """
 
     secret: str
@@ -153,10 +153,11 @@ class AuthenticatingProxy:
 
 
 def identify_by_header(api: Api, proxy: AuthenticatingProxy) -> IdentifyCaller:
-    """Identify callers by the proxy's headers, which are trusted only with the secret and from the proxy's addresses.
+    """Build a function that identifies callers by the authenticating proxy's headers.
 
-    An address alone proves nothing: a user of kubectl port-forward also connects from 127.0.0.1. Raises `ValueError`
-    if an address is invalid.
+    The function trusts the headers only with the secret and from the proxy's addresses. The address alone would prove
+    nothing, because a user of kubectl port-forward also connects from 127.0.0.1. Raises `ValueError` if an address is
+    invalid.
     """
     proxy_networks, secret = list(map(ip_network, proxy.addresses)), proxy.secret.encode()
 
@@ -178,12 +179,12 @@ def identify_by_header(api: Api, proxy: AuthenticatingProxy) -> IdentifyCaller:
 
 
 def list_view_rights(groups: Iterable[ApiGroup]) -> list[Permission]:
-    """Return the permissions to view the pages: list nodes, and list maintenances of every served API group."""
+    """Return the permissions to view the pages: to list nodes, and maintenances of these API groups."""
     return [LIST_NODES, *list_maintenance_rights("list", groups)]
 
 
 def list_start_rights(served_groups: Iterable[ApiGroup]) -> list[Permission]:
-    """Return the permissions to start a maintenance."""
+    """Return the permissions to start a maintenance from the console."""
     return [
         GET_NODES,
         *list_maintenance_rights("create", [NEW_MAINTENANCE_GROUP]),
@@ -192,20 +193,20 @@ def list_start_rights(served_groups: Iterable[ApiGroup]) -> list[Permission]:
 
 
 def list_replay_rights(served_groups: Iterable[ApiGroup]) -> list[Permission]:
-    """Return the permissions to read the current state of a maintenance, and of its node, pods and budgets."""
+    """Return the permissions for a replay, to read the maintenance and its node, pods and PodDisruptionBudgets."""
     return [GET_NODES, GET_PODS, GET_BUDGETS, *list_maintenance_rights("get", served_groups)]
 
 
 def list_run_replay_rights() -> list[Permission]:
-    """Return the permissions to read the current state of all kinds of the upgrade mutex."""
+    """Return the permissions for a replay of an upgrade run's events, to read all kinds of the upgrade mutex."""
     return [Permission("get", plural, MUTEX_GROUP) for plural in PLURALS.values()]
 
 
 def list_mutex_read_rights(kind: str) -> list[Permission]:
-    """Return the permission to read an object of this upgrade-mutex kind; for runs, it is the permission to list."""
+    """Return the permission to read an object of this upgrade-mutex kind; for MutexRunConfigs, it is `list`."""
     return [LIST_RUNS if kind == RUN_KIND else Permission("get", PLURALS[kind], MUTEX_GROUP)]
 
 
 def list_maintenance_rights(verb: str, groups: Iterable[ApiGroup]) -> list[Permission]:
-    """Return the permissions for this verb on the maintenances of these API groups."""
+    """Return the permissions to use `verb` on the NodeMaintenances of these API groups."""
     return [Permission(verb, "nodemaintenances", group.api_version.split("/")[0]) for group in groups]

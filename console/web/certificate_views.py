@@ -1,4 +1,4 @@
-"""The page about certificates: each with its state, its lifetime and its next renewal, grouped by component."""
+"""The page with all certificates, grouped by component, each with its state, lifetime and next renewal."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ STATE_TONES = {
     CertificateState.EXPIRED: "bad",
     CertificateState.NOT_ISSUED: "off",
 }
-"""CSS class for the state of a certificate."""
+"""Map from a certificate's state to its CSS class."""
 COMPONENT_LABELS = {"kubevirt": "KubeVirt", "cdi": "CDI", "macpool": "KubeMacPool", "ours": "Node maintenance"}
-"""Names of the components, as users read them."""
+"""Map from a component's name to the name that the page shows."""
 
 
 class CertificateRow(NamedTuple):
-    """One certificate on the page.
+    """A certificate's row on the page.
 
     Attributes:
-        entry: The certificate, as `list_certificates` returns it.
-        elapsed, renewal: Percentages of the lifetime that have passed, and after which it is renewed; None if unknown.
+        entry: The certificate, as returned by `list_certificates`.
+        elapsed, renewal: Elapsed part of the certificate's lifetime, and the part after which it is renewed, in
+            percent; None if unknown.
     """
 
     entry: Object
@@ -43,13 +44,13 @@ class CertificateRow(NamedTuple):
 
 
 class CertificateViews:
-    """The view about certificates; `console.web.app` maps a URL to it."""
+    """The view of the page about certificates; `console.web.app` maps a URL to it."""
 
     def __init__(self, context: ConsoleContext) -> None:
         self._context = context
 
     def certificates(self) -> str:
-        """Render all certificates that the caller may list."""
+        """Render the page with all certificates. Raises `Denied` if the caller may not list ConfigMaps."""
         api, user = self._context.get_api_and_user_name(LIST_CERTIFICATES)
         rows = build_rows(self._context.client.run(list_certificates(api)), datetime.now(timezone.utc))
         return render_template(
@@ -60,7 +61,7 @@ class CertificateViews:
 
 
 def build_rows(entries: Iterable[Mapping[str, Any]], now: datetime) -> list[CertificateRow]:
-    """Build the rows of the certificates that `list_certificates` returns, in the same order."""
+    """Build a row for each entry of `list_certificates`, in the same order."""
     return [_build_row(dict(entry), now) for entry in entries]
 
 
@@ -78,6 +79,6 @@ def _build_row(entry: Object, now: datetime) -> CertificateRow:
 
 
 def group_by_component(rows: Iterable[CertificateRow]) -> list[tuple[str, list[CertificateRow]]]:
-    """Return each component with its rows: first its CA, then its servers. The rows are sorted by component."""
+    """Group rows, which must be sorted by component; within a component, put the CA before the server certificates."""
     groups = groupby(rows, lambda row: str(row.entry["component"]))
     return [(component, sorted(members, key=lambda row: not row.is_authority)) for component, members in groups]

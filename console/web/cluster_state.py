@@ -1,4 +1,4 @@
-"""Watches nodes and NodeMaintenances once for all users of the console, and provides their current state."""
+"""Watches nodes and NodeMaintenances once for all users of the console, and provides the current state to the pages."""
 
 from __future__ import annotations
 
@@ -25,27 +25,30 @@ from kube.paths import Object
 from kube.times import format_time
 
 FIRST_LIST_TIMEOUT_SECONDS = 10.0
-"""How long the first request waits for the initial lists."""
+"""Seconds for which a request waits for the initial lists."""
 RETRY_SECONDS = 2.0
-"""Delay before the next attempt if the kinds cannot be watched or are not installed."""
+"""Delay in seconds before a retry if nodes and NodeMaintenances cannot be watched, or no CRD is installed."""
 CRD_CHECK_SECONDS = 10.0
-"""Interval between checks whether CRDs were installed or removed, and whether the API server responds."""
+"""Interval in seconds of checks whether CRDs were installed or removed, and whether the API server responds."""
 STALE_AFTER_SECONDS = 20.0
-"""Age of the last confirmation after which the state is shown as stale, because two checks have failed."""
+"""Seconds without confirmation after which the state is shown as stale; two checks have then failed."""
 STABLE_WATCH_SECONDS = 2.0
-"""Duration after which an open watch counts as accepted; a rejected watch ends immediately."""
+"""Seconds after which an open watch counts as accepted; a rejected watch ends immediately."""
 PUBLISH_SECONDS = 0.2
-"""Minimum time between two published states: users perceive no more, and all open pages show the same states, so that
-each change is rendered once for all of them."""
+"""Minimum seconds between two published states.
+
+Users do not perceive faster updates. All open pages show the published states, so each state is rendered only once.
+"""
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
 class ClusterState:
-    """The current state: nodes by name, maintenances oldest first, their API groups, and an increasing version.
+    """A published state of the cluster: nodes by name, maintenances (oldest first), and the served API groups.
 
-    `stale_since` is the time (RFC 3339) at which the state was last confirmed, "" if it is current.
+    `version` increases with each state. `stale_since` is "" for a current state, or else the time (RFC 3339) at which
+    the state was last confirmed.
     """
 
     version: int = 0
@@ -58,15 +61,15 @@ class ClusterState:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """Return the rows of the list of nodes, computed once for all pages that show this state."""
+        """Return the rows of the node list, computed once for all pages that show this state."""
         return build_rows(self.nodes, self.maintenances)
 
     def share(self, key: Hashable, build: Callable[[], T]) -> T:
-        """Return the result of `build` with this key, computed once for all pages that show this state.
+        """Call `build` once per key, and return its result to all pages that show this state.
 
-        `build` must depend only on the state and on the key, and must not call this method.
+        The result of `build` must depend only on the state and the key. `build` must not call this method.
         """
-        with self._lock:  # The other pages wait for the result, and do not compute another one.
+        with self._lock:  # Other pages wait for the result instead of computing it again.
             if key not in self._shared:
                 self._shared[key] = build()
             result: T = self._shared[key]
@@ -74,42 +77,42 @@ class ClusterState:
 
 
 class StreamHealth(StreamObserver):
-    """The health of one kind's list and watch; `on_failure` is called with each failure."""
+    """Observer that tracks the health of one kind's list and watch, and passes each API error to `on_failure`."""
 
     def __init__(self, clock: Callable[[], float], on_failure: Callable[[ApiError], None]) -> None:
         self._clock, self._on_failure = clock, on_failure
-        self._is_broken = True  # Until the list is read, the state comes from earlier watches.
+        self._is_broken = True  # Until the initial list is read, the state comes from earlier watches.
         self._open_since: float | None = None
 
     def on_listed(self) -> None:
-        """Record that the list was read."""
+        """Record that the list request succeeded."""
         self._is_broken = False
 
     def on_watch_opened(self) -> None:
-        """Record that a watch was requested."""
+        """Record the time at which the watch request was sent."""
         self._open_since = self._clock()
 
     def on_watch_closed(self) -> None:
-        """Record that the watch ended."""
+        """Record that the watch has ended."""
         self._open_since = None
 
     def on_failed(self, error: ApiError) -> None:
-        """Record a failure: the state is unconfirmed until the list is read or a watch is stable."""
+        """Record a failed request: the stream is unhealthy until a list request succeeds or a watch is stable."""
         self._is_broken = True
         self._on_failure(error)
 
     @property
     def is_healthy(self) -> bool:
-        """Return whether the list was read and no failure followed, or a watch has been stable since the failure."""
+        """Return whether the last list request succeeded, or a watch has been stable since the last failure."""
         if self._is_broken and self._open_since is not None:
             self._is_broken = self._clock() - self._open_since < STABLE_WATCH_SECONDS
         return not self._is_broken
 
 
 class DelayedCall:
-    """Calls a function soon after each request, at most once per interval; requests in the meantime share a call.
+    """Rate-limited call of a function: calls it after `request`, at most once per interval, and coalesces requests.
 
-    The first call follows immediately. All methods run on the event-loop thread.
+    All methods must run in the event loop's thread.
     """
 
     def __init__(self, function: Callable[[], None], interval_seconds: float) -> None:
@@ -118,12 +121,12 @@ class DelayedCall:
         self._next_call_at = 0.0
 
     def request(self) -> None:
-        """Call the function now, or once the interval has passed."""
+        """Schedule a call of the function: immediately, or when the interval since the last call has passed."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_at(self._next_call_at, self._call)
 
     def close(self) -> None:
-        """Make the outstanding call now, so that the last change is not lost."""
+        """Make a scheduled call immediately, so that the last change is not lost."""
         if self._timer is not None:
             self._timer.cancel()
             self._call()
@@ -135,9 +138,9 @@ class DelayedCall:
 
 
 class ClusterWatcher:
-    """A watcher of the cluster, which runs on the client's event-loop thread and wakes threads that wait for changes.
+    """Watcher of nodes and NodeMaintenances in the API client's event loop; other threads can wait for new states.
 
-    Close it before the client. `clock` is a function like `time.monotonic`.
+    It must be closed before the API client. `clock` is a function like `time.monotonic`.
     """
 
     def __init__(self, client: SyncClient, clock: Callable[[], float] = time.monotonic) -> None:
@@ -150,7 +153,7 @@ class ClusterWatcher:
         self._watch_task = client.run(self._start_watch_task())
 
     def close(self) -> None:
-        """End the watches and close their connections."""
+        """Stop the watches and close their connections."""
         self._client.run(self._stop_watch_task())
 
     async def _start_watch_task(self) -> asyncio.Task[None]:
@@ -161,7 +164,10 @@ class ClusterWatcher:
         await asyncio.gather(self._watch_task, return_exceptions=True)
 
     def get_state(self, timeout: float = FIRST_LIST_TIMEOUT_SECONDS) -> ClusterState:
-        """Return the current state, after waiting for the initial lists. Raises the `ApiError` that prevents them."""
+        """Wait for the initial lists, and return the current state.
+
+        Raises the last `ApiError` if the lists are not complete after `timeout` seconds.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._state.version > 0, timeout)
             if not self._state.version:
@@ -169,7 +175,7 @@ class ClusterWatcher:
             return self._state
 
     def get_age_seconds(self) -> float:
-        """Return the seconds since the state was last confirmed."""
+        """Return the number of seconds since the state was last confirmed."""
         return self._clock() - self._confirmed_clock
 
     def get_stale_since(self) -> str:
@@ -177,16 +183,16 @@ class ClusterWatcher:
         return self._state.stale_since
 
     def wait_for_newer_state(self, version: int, timeout: float) -> ClusterState | None:
-        """Return the first state newer than `version`, or None if there is none within `timeout`."""
+        """Wait for a state that is newer than `version`, and return it, or None after `timeout` seconds."""
         return self.wait_for_state(lambda state: state.version > version, timeout)
 
     def wait_for_state(self, predicate: Callable[[ClusterState], bool], timeout: float) -> ClusterState | None:
-        """Return the first state for which `predicate` returns true, or None if there is none within `timeout`."""
+        """Wait for a state for which `predicate` returns true, and return it, or None after `timeout` seconds."""
         with self._changed:
             return self._state if self._changed.wait_for(lambda: predicate(self._state), timeout) else None
 
     async def _watch_forever(self) -> None:
-        """Watch all served API groups; restart when these change, or after an error."""
+        """Watch nodes and NodeMaintenances; restart after an error, and when the served API groups have changed."""
         while True:
             try:
                 groups = await list_served_groups(self._client.api)
@@ -194,14 +200,14 @@ class ClusterWatcher:
                 continue
             except ApiError as error:
                 self._error = error
-            except OperationError as error:  # no CRD is installed
+            except OperationError as error:  # No NodeMaintenance CRD is installed.
                 self._error = Unavailable(0, str(error))
             self._update_staleness()
             log.warning("cannot watch nodes and maintenances: %s", self._error.message)
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _watch_groups(self, groups: list[ApiGroup]) -> None:
-        """Watch until the served API groups change. Raises the `ApiError` that ends the watches earlier."""
+        """Watch until the served API groups change. Raises the `ApiError` of a failed watch."""
         tasks = {
             asyncio.ensure_future(self._watch_objects(groups)),
             asyncio.ensure_future(self._wait_for_group_change(groups)),
@@ -218,12 +224,12 @@ class ClusterWatcher:
     async def _wait_for_group_change(self, groups: list[ApiGroup]) -> None:
         while await list_served_groups(self._client.api) == groups:
             if all(health.is_healthy for health in self._stream_health):
-                self._mark_current()
+                self._mark_confirmed()
             self._update_staleness()
             await asyncio.sleep(CRD_CHECK_SECONDS)
 
     async def _watch_objects(self, groups: list[ApiGroup]) -> None:
-        """Apply every change; publish the state once all lists are read, then after each change that affects it."""
+        """Apply all changes; publish the state after all initial lists, and then after each change that affects it."""
         nodes: dict[str, NodeFacts] = {}
         maintenances: dict[str, Object] = {}
         unsynced = set(range(len(groups) + 1))
@@ -240,7 +246,7 @@ class ClusterWatcher:
                     if change.change_type == "SYNCED":
                         unsynced.discard(stream_index)
                         if not unsynced:
-                            self._mark_current()
+                            self._mark_confirmed()
                     elif stream_index > 0:
                         _apply_maintenance_change(maintenances, change)
                     elif not _apply_node_change(nodes, change):
@@ -251,12 +257,12 @@ class ClusterWatcher:
     def _set_error(self, error: ApiError) -> None:
         self._error = error
 
-    def _mark_current(self) -> None:
-        """Record that the state is current now."""
+    def _mark_confirmed(self) -> None:
+        """Record that the state was confirmed just now."""
         self._confirmed_clock, self._confirmed_at = self._clock(), datetime.now(timezone.utc)
 
     def _update_staleness(self) -> None:
-        """Publish the state when it becomes stale, and when it becomes current again."""
+        """Publish a new state if the current one has become stale, or is confirmed again."""
         stale = format_time(self._confirmed_at) if self.get_age_seconds() > STALE_AFTER_SECONDS else ""
         with self._changed:
             if self._state.version and self._state.stale_since != stale:
@@ -264,7 +270,10 @@ class ClusterWatcher:
                 self._changed.notify_all()
 
     def _next_version(self) -> int:
-        """Return a clock-based version; it exceeds those of earlier processes, which browsers may still show."""
+        """Return the next version, which is based on the clock.
+
+        It is thus greater than the versions of earlier processes, which open pages may still show.
+        """
         return max(self._state.version + 1, int(time.time() * 1000))
 
     def _publish_state(
@@ -278,7 +287,7 @@ class ClusterWatcher:
 
 
 def _apply_node_change(nodes: dict[str, NodeFacts], change: Change) -> bool:
-    """Apply a change to a node, and return whether it affects the state; a node heartbeat does not."""
+    """Apply a change of a node, and return whether it affects the state; a node's heartbeat does not."""
     facts = NodeFacts.from_node(change.object)
     if change.change_type == "DELETED":
         return nodes.pop(facts.name, None) is not None

@@ -1,4 +1,4 @@
-"""The objects that every view of the console uses: the caller, the current state, the journal."""
+"""The context that all views of the console share: callers, the current state, the journal, and optional features."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from kube.paths import DEFAULT_NAMESPACE
 from kube.virtualization import lookup as virtualization
 
 AVAILABILITY_TTL_SECONDS = 10.0
-"""How long the console caches whether a kind or a component is installed."""
+"""Seconds for which the console caches whether an optional kind or component is installed."""
 AVAILABILITY_WAIT_SECONDS = 1.0
-"""How long a page waits for new results; if the API server is slower, the page shows the last ones."""
+"""Seconds for which a page waits for new check results; after that, it uses the previous ones."""
 AvailabilityCheck = Callable[[Api], Coroutine[Any, Any, bool]]
-"""Returns whether something optional is installed, such as a kind or a component."""
+"""Function that returns whether an optional kind or component is installed."""
 
 
 class Availability:
-    """The cached results of checks by name, which run concurrently. Pages omit what is not available.
+    """Cache of the results of availability checks, by name; the checks run concurrently.
 
-    Until a check has succeeded, its result is true, so that no warning is missing only because the API server is slow.
+    Until a check has succeeded, its result is True, so that a slow API server does not hide a page or a warning.
     """
 
     def __init__(self, client: SyncClient, checks: Mapping[str, AvailabilityCheck]) -> None:
@@ -44,15 +44,18 @@ class Availability:
         self._tasks: list[asyncio.Task[None]] = []
 
     def is_available(self, name: str) -> bool:
-        """Return the result of a check, from the cache if it is recent; without a response, keep the last result."""
+        """Return the cached result of a check; if the cache has expired, run all checks first.
+
+        If a check gets no response, its previous result is kept.
+        """
         with self._lock:
             if time.monotonic() >= self._expires_at:
-                self._client.run(self._refresh())
+                self._client.run(self._refresh_results())
                 self._expires_at = time.monotonic() + AVAILABILITY_TTL_SECONDS
             return self._results[name]
 
-    async def _refresh(self) -> None:
-        """Begin the checks unless earlier ones are still running, and wait for a moment until they have ended."""
+    async def _refresh_results(self) -> None:
+        """Start the checks unless earlier ones are still running; wait for them at most `AVAILABILITY_WAIT_SECONDS`."""
         running = [task for task in self._tasks if not task.done()]
         self._tasks = running or [asyncio.create_task(self._run_check(name)) for name in self._checks]
         await asyncio.wait(self._tasks, timeout=AVAILABILITY_WAIT_SECONDS)
@@ -69,18 +72,18 @@ AVAILABILITY_CHECKS: Mapping[str, AvailabilityCheck] = {
     "certificates": lambda api: may_be_installed(api, DEFAULT_NAMESPACE, "renew-certificates"),
     "cpu_labels": lambda api: may_be_installed(api, DEFAULT_NAMESPACE, "label-cpu"),
 }
-"""Endpoint of an optional page, or `VMS` → the check whether what the page shows is installed."""
+"""Map from an optional page's Flask endpoint, or `VMS`, to the check whether its kind or component is installed."""
 EVENT_PAGES = ("events", "dead_letters")
-"""Endpoints of the pages that need a journal."""
+"""Flask endpoints of the pages that require a journal."""
 
 
 class ConsoleContext:
-    """The objects that all requests of one console share.
+    """Context that all views and requests of the console share.
 
     Attributes:
-        client: The console's own API client; it also acts for a proxy's users if they are not impersonated.
-        watcher: The current nodes and maintenances.
-        functions_url: The functions' base URL, or "" to use the addresses in the Triggers.
+        client: The console's own API client; it also acts for the proxy's users if they are not impersonated.
+        watcher: The watcher that provides the current nodes and maintenances.
+        functions_url: The functions' base URL, or "" to use the URLs in the Triggers.
         broker_url: URL of the broker, or "" to read it from the Broker object.
     """
 
@@ -98,28 +101,29 @@ class ConsoleContext:
         self._availability = Availability(client, AVAILABILITY_CHECKS)
 
     def is_shown(self, page: str) -> bool:
-        """Return whether the navigation contains the page with this endpoint.
+        """Return whether the navigation contains the page with this Flask endpoint.
 
-        The pages of a component that is not installed, and without a journal the pages about events, are left out.
+        The navigation omits the pages of components that are not installed, and, without a journal, the pages about
+        events.
         """
         if page in EVENT_PAGES:
             return self.has_journal
         return page not in AVAILABILITY_CHECKS or self._availability.is_available(page)
 
     def has_runs(self) -> bool:
-        """Return whether the cluster serves upgrade runs."""
+        """Return whether the cluster serves MutexRunConfigs."""
         return self._availability.is_available(RUNS)
 
     def has_vms(self) -> bool:
-        """Return whether the cluster serves virtual machines."""
+        """Return whether the cluster serves VirtualMachineInstances."""
         return self._availability.is_available(VMS)
 
     def get_caller(self) -> Caller:
-        """Return the caller of this request. Raises `Denied` if the request identifies no user."""
+        """Return the caller of the current request. Raises `Denied` if the request identifies no user."""
         return self._identify(request)
 
     def read_state(self) -> tuple[ClusterState, str]:
-        """Return the current state and the caller's name. Raises `Denied` unless the caller may see the whole state."""
+        """Return the current state and the caller's user name. Raises `Denied` unless the caller may view all of it."""
         caller, state = self.get_caller(), self.watcher.get_state()
         _, name = self.client.gather_all(caller.require(list_view_rights(state.groups)), caller.get_name())
         return state, str(name)
@@ -129,10 +133,10 @@ class ConsoleContext:
         self.client.run(self.get_caller().require(rights))
 
     def get_api_and_user_name(self, rights: Iterable[Permission]) -> tuple[Api, str]:
-        """Return the API client that reads for the caller, and the caller's name.
+        """Return an API client that acts for the caller, and the caller's user name.
 
-        Views use this client for objects that the console does not watch. Raises `Denied` if the caller lacks one of
-        the permissions.
+        Views use this client to read objects that the console does not watch. Raises `Denied` if the caller lacks one
+        of the permissions.
         """
         caller = self.get_caller()
         _, name, api = self.client.gather_all(caller.require(rights), caller.get_name(), caller.get_api())
@@ -140,12 +144,12 @@ class ConsoleContext:
 
     @property
     def has_journal(self) -> bool:
-        """Return whether the console has a journal."""
+        """Return whether a journal is configured."""
         return self._journal is not None
 
     @property
     def journal(self) -> Journal:
-        """Return the journal. Raises `NotFound`, with instructions to configure one, if the console has none."""
+        """Return the journal. Raises a `NotFound` that states how to configure a journal if the console has none."""
         if self._journal is None:
             raise NotFound("the console has no journal: start it with --journal, or set DATABASE_URL")
         return self._journal

@@ -1,4 +1,4 @@
-"""The page about CPU labels: which nodes have which labels, and what determines the labels."""
+"""The page about CPU labels: the nodes with their labels, and the settings that determine the labels."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ STATE_TONES = {
     LabelState.MISSING: "bad",
     LabelState.FOREIGN: "done",
 }
-"""CSS class for the state of a node's labels."""
+"""Map from the state of a node's CPU labels to its CSS class."""
 
 
 class CpuLabelViews:
-    """The view about CPU labels; `console.web.app` maps a URL to it."""
+    """The view of the page about CPU labels; `console.web.app` maps a URL to it."""
 
     def __init__(self, context: ConsoleContext) -> None:
         self._context = context
 
     def cpu_labels(self) -> str:
-        """Render the CPU labels of all nodes, for a caller who may read the objects that determine them."""
+        """Render the page with the CPU labels of all nodes. Raises `Denied` if the caller lacks a read permission."""
         api, user = self._context.get_api_and_user_name(READ_CPU_LABELS)
         report = self._context.client.run(read_cpu_labels(api, DEFAULT_NAMESPACE))
         return render_template(

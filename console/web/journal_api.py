@@ -1,9 +1,9 @@
-"""The journal API, which `kubectl maintenance events` on a workstation calls through the API server's proxy.
+"""The journal API, which `kubectl maintenance events` calls through the API server's service proxy.
 
-The API server checks whether the caller may use the proxy to this Service, but it does not forward who the caller is,
-and any pod can reach the port. Each request therefore carries a token of the ServiceAccount `READER`, which the caller
-requests from the API server with any kind of credentials. The right to request this token is the right to read the
-journal. No user's own credentials reach the console.
+The API server checks whether the caller may use the service proxy, but it does not forward the caller's identity, and
+any pod can reach the port directly. Each request must therefore contain a token of the ServiceAccount `READER`, which
+the caller requests from the API server. The permission to request this token is the permission to read the journal.
+The console never receives the user's own credentials.
 
 Touches: tokenreviews create.
 """
@@ -41,24 +41,24 @@ from kube.paths import DEFAULT_NAMESPACE
 
 READER_USERNAME = f"system:serviceaccount:{DEFAULT_NAMESPACE}:{READER}"
 ACCEPTANCE_SECONDS = 10
-"""Maximum seconds for which an accepted token is accepted again without another review, as by the API server itself."""
+"""Seconds for which an accepted token is not reviewed again; the API server caches tokens for the same time."""
 MAX_ACCEPTED_TOKENS = 100
-"""Maximum number of accepted tokens that are kept; for more, the API server reviews the tokens again."""
+"""Maximum number of accepted tokens in the cache; an evicted token is reviewed again."""
 MAX_RESPONSE_CHARACTERS = 2 * BATCH_CAPACITY_CHARACTERS
-"""Maximum size of several entries in one response, so that no request takes much memory.
+"""Maximum total size of several entries in one response, which limits the memory that a request can take.
 
-The command requests at most `BATCH_CAPACITY_CHARACTERS`, but attempts may be recorded in the meantime.
+The command requests at most `BATCH_CAPACITY_CHARACTERS`, but entries may grow in the meantime by new attempts.
 """
 MAX_CONCURRENT_READS = 4
-"""Maximum number of responses with entries that are built at the same time; each takes several times its size."""
+"""Maximum number of responses with entries that are built concurrently, because each takes several times its size."""
 
 
 def create_journal_api(client: SyncClient, journal: Journal | None) -> Flask:
-    """Build the journal API as a WSGI app.
+    """Build the WSGI app of the journal API.
 
     Args:
-        client: The API client that verifies the tokens.
-        journal: The journal, or None to answer every request with 404.
+        client: The API client for token reviews.
+        journal: The journal, or None to respond to every request with 404.
     """
     app = Flask(__name__, static_folder=None)
     check, reads = build_token_check(client), BoundedSemaphore(MAX_CONCURRENT_READS)
@@ -87,7 +87,7 @@ def create_journal_api(client: SyncClient, journal: Journal | None) -> Flask:
                 message = f"the entries have more than {MAX_RESPONSE_CHARACTERS} characters: request fewer at once"
                 raise BadRequest(message)
             found = [redact_values(encode_entry(entry)) for entry in opened_journal.select(query)]
-            # Unlike `jsonify`, this keeps the order of an event's attributes.
+            # Unlike `jsonify`, `json.dumps` keeps the order of an event's attributes.
             return Response(json.dumps({"entries": found}), mimetype="application/json")
 
     _register_error_handlers(app)
@@ -95,17 +95,17 @@ def create_journal_api(client: SyncClient, journal: Journal | None) -> Flask:
 
 
 def build_token_check(client: SyncClient, clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
-    """Return a function like `check_token` that remembers accepted tokens for at most `ACCEPTANCE_SECONDS`."""
+    """Build a version of `check_token` that caches accepted tokens for at most `ACCEPTANCE_SECONDS`."""
 
-    @lru_cache(MAX_ACCEPTED_TOKENS)  # A call that raises an error is not cached.
-    def check_in_period(token: str, _period: int) -> None:
+    @lru_cache(MAX_ACCEPTED_TOKENS)  # The cache does not store calls that raise an error.
+    def check_token_in_period(token: str, _period: int) -> None:
         check_token(client, token)
 
-    return lambda token: check_in_period(token, int(clock() // ACCEPTANCE_SECONDS))
+    return lambda token: check_token_in_period(token, int(clock() // ACCEPTANCE_SECONDS))
 
 
 def check_token(client: SyncClient, token: str) -> None:
-    """Raise `Unauthorized` unless this is a token of the ServiceAccount `READER` for this API.
+    """Raise `Unauthorized` unless `token` is a token of the ServiceAccount `READER` for the audience of this API.
 
     The ValidatingAdmissionPolicy in the component `console` limits the lifetime of these tokens.
     """
@@ -114,7 +114,7 @@ def check_token(client: SyncClient, token: str) -> None:
     spec = {"token": token, "audiences": [AUDIENCE]}
     body = {"apiVersion": AUTHENTICATION_API_VERSION, "kind": "TokenReview", "spec": spec}
     status = client.create(f"/apis/{AUTHENTICATION_API_VERSION}/tokenreviews", body)["status"]
-    # An authenticator that does not know audiences returns none, and accepts tokens for any audience.
+    # An authenticator that does not support audiences returns no audiences, and accepts tokens for any audience.
     if not status.get("authenticated") or AUDIENCE not in (status.get("audiences") or []):
         raise Unauthorized("the token is not valid for the journal")
     if (username := status["user"].get("username")) != READER_USERNAME:
@@ -136,7 +136,7 @@ def _require_journal(journal: Journal | None) -> Journal:
 
 
 def _register_error_handlers(app: Flask) -> None:
-    """Return every error as JSON with a `message`, as the API server does."""
+    """Register handlers that return every error as a JSON object with a `message`, like the API server."""
     unavailable = HTTPStatus.SERVICE_UNAVAILABLE
     app.register_error_handler(UnstorableData, lambda error: _build_error(HTTPStatus.BAD_REQUEST, str(error)))
     app.register_error_handler(JournalError, lambda error: _build_error(unavailable, str(error)))

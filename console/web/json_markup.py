@@ -1,4 +1,4 @@
-"""Formats JSON as HTML in which keys, texts, numbers and constants have different colors. Pure functions."""
+"""Highlights the syntax of JSON in HTML: keys, strings, numbers and constants have different colors. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import re
 from markupsafe import Markup, escape
 
 MAX_COLORED_CHARACTERS = 256 * 1024
-"""Maximum length of a colored text; a browser needs seconds to show the elements of a longer one."""
+"""Maximum length of text that is highlighted, because browsers take seconds to render more elements."""
 TOKEN_PATTERN = re.compile(
     r'(?P<key>"(?:[^"\\]|\\.)*"(?=:))|(?P<text>"(?:[^"\\]|\\.)*")'
     r"|(?P<number>-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)|(?P<constant>true|false|null|NaN|-?Infinity)"
 )
-"""Matches one token of a text that `json.dumps` wrote."""
+"""Matches one token in the output of `json.dumps`."""
 
 
 def color_json(text: str) -> Markup:
-    """Return the escaped JSON text with a `span` around each token; a very long text is only escaped."""
+    """Escape JSON text and wrap each token in a `span`; only escape text over `MAX_COLORED_CHARACTERS`."""
     if len(text) > MAX_COLORED_CHARACTERS:
         return escape(text)
     parts: list[Markup] = []

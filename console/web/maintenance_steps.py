@@ -1,6 +1,6 @@
-"""Builds the steps of a maintenance, from cordoned to returned, for the node's page. Pure functions.
+"""Builds the steps of a maintenance, from "Cordoned" to "Returned", for the node's page. Pure functions.
 
-The steps come from the node and from the status of the NodeMaintenance; no event is read.
+The steps are derived from the node and the NodeMaintenance, without recorded events.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from kube.text_limits import format_count
 DONE, CURRENT, BLOCKED, STEP_FAILED, PENDING = "done", "current", "blocked", "failed", "pending"
 """States of a step, which are also its CSS classes."""
 EVICTION_INDEX = 2
-"""Position of the eviction among the steps."""
+"""Index of the eviction in the list of steps."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a maintenance.
+    """A step of a maintenance, as the node's page shows it.
 
     Attributes:
-        label: What the step does or did, such as `Evicting 5 of 8`.
+        label: Text of the step, such as `Evicting 5 of 8`.
         state: DONE, CURRENT, BLOCKED, STEP_FAILED or PENDING.
-        detail: One more fact, "" if there is none.
-        at: When the step was completed (RFC 3339), "" if unknown.
+        detail: Additional text, such as `3 pods blocked`, or "".
+        at: Time at which the step was completed (RFC 3339), "" if unknown.
     """
 
     label: str
@@ -48,10 +48,9 @@ class Step:
 
 
 def build_steps(maintenance: Maintenance, node: NodeFacts | None) -> list[Step]:
-    """Return the steps in order; the first step that is not done is current, blocked or failed.
+    """Return the steps in order; the first incomplete step is current, blocked or failed.
 
-    While a deleted maintenance restores its node, the last step is current, and the steps that did not happen are
-    pending.
+    If the maintenance is being deleted, the last step is current or failed, and other incomplete steps are pending.
     """
     cordoned_at = _get_condition_time(maintenance, "Cordoned")
     drained_at = _get_condition_time(maintenance, "Drained")
@@ -71,15 +70,16 @@ def build_steps(maintenance: Maintenance, node: NodeFacts | None) -> list[Step]:
 
 
 def _get_condition_time(maintenance: Maintenance, condition_type: str) -> str:
-    """Return when the condition became true, "" if it is not true."""
+    """Return the time at which the condition became true, or "" if it is not true."""
     condition = get_condition(maintenance, condition_type)
     return str(condition.get("lastTransitionTime") or "") if condition.get("status") == "True" else ""
 
 
 def _find_node_changes(maintenance: Maintenance, node: NodeFacts | None) -> tuple[bool, bool]:
-    """Return whether the maintenance has cordoned and tainted the node.
+    """Return whether the maintenance has cordoned the node, and whether it has tainted the node.
 
-    The node's own fields are newer than the status. While the node is being restored, only the status has the answer.
+    The node's own fields are newer than the maintenance's status. While the node is being restored, its fields change,
+    so the function uses the status.
     """
     if is_deleting(maintenance) or node is None:
         is_reported = is_reported_cordoned(maintenance)
@@ -90,7 +90,7 @@ def _find_node_changes(maintenance: Maintenance, node: NodeFacts | None) -> tupl
 
 
 def _build_eviction_step(maintenance: Maintenance, *, is_drained: bool) -> Step:
-    """Return the eviction's step with the number of evicted pods, as far as the status has counts."""
+    """Return the eviction step, with the number of evicted pods if the status has counts."""
     status = get_status(maintenance)
     if "evictionPods" not in status:
         return Step("Evicting", DONE if is_drained else PENDING)
@@ -101,9 +101,10 @@ def _build_eviction_step(maintenance: Maintenance, *, is_drained: bool) -> Step:
 
 
 def _mark_first_open_step(steps: Sequence[Step], maintenance: Maintenance) -> list[Step]:
-    """Return the steps, with the state of the first one that is not done.
+    """Return the steps, with the first incomplete step marked as current, blocked or failed.
 
-    A drained maintenance has no such step: the node returns only when an administrator ends the maintenance.
+    After the drain, the last step stays pending, because the node returns only when an administrator ends the
+    maintenance.
     """
     index = next(index for index, step in enumerate(steps) if step.state != DONE)
     blocked_count = len(get_status(maintenance).get("blockedPods") or [])

@@ -1,6 +1,6 @@
 """Starts and stops maintenances from the console, after a confirmation dialog (OSV-7, OSV-8).
 
-A request without the dialog's field `confirm` changes nothing, regardless of its method.
+A request without the dialog's form field `confirm` only shows the dialog, even if it is a POST request.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ from kube.pods import DEFAULT_DRAIN_OPTIONS
 from kube.text_limits import format_first_names
 
 MAX_REASON_CHARACTERS = 1000
-"""Maximum length of a reason in characters."""
+"""Maximum length of a maintenance's reason; a longer reason is truncated."""
 MAX_PREVIEWED_NODES = 30
-"""Maximum number of nodes for which the dialog shows the API server's warnings; each needs a request."""
+"""Maximum number of nodes for which the dialog shows the API server's warnings, with one request per node."""
 MAX_NODES_PER_REQUEST = 500
-"""Maximum number of nodes in one request, because the response page lists each node's outcome."""
+"""Maximum number of nodes in one form, because the response page lists each node's outcome."""
 MAX_CONCURRENT_NODES = 20
-"""Maximum number of nodes processed concurrently, because all users of the console share its connections."""
+"""Maximum number of nodes to process concurrently, because all users of the console share its connections."""
 VERBS = {START: "Start", STOP: "Stop"}
 
 
 @dataclass(frozen=True)
 class Actor:
-    """The user who acts in one request; the identity is resolved once, for all nodes of the request.
+    """The caller of a request with the resolved API client and user name, which all nodes of the request share.
 
     Attributes:
         api: The API client that acts for the caller.
-        user_name: The user name.
+        user_name: The caller's user name.
     """
 
     caller: Caller
@@ -68,20 +68,20 @@ class Actor:
 
 @dataclass(frozen=True)
 class NodePreview:
-    """What the API server responds to a new maintenance of one node: warnings, or a refusal."""
+    """The API server's response to a dry-run creation of a maintenance for one node: warnings, or a refusal."""
 
     warnings: Sequence[str] = ()
     refusal: Refusal | None = None
 
 
 class MaintenanceViews:
-    """The views that start and stop maintenances; `console.web.app` maps a URL to each method."""
+    """Views that start and stop maintenances; `console.web.app` maps a URL to each public method."""
 
     def __init__(self, context: ConsoleContext) -> None:
         self._context = context
 
     def start(self) -> AnyResponse:
-        """Start maintenance of every `node` in the form, with `reason` as the reason."""
+        """Start a maintenance for each value of the form field `node`, with the reason in the field `reason`."""
         return self._run_action(
             START,
             list_start_rights(self._context.watcher.get_state(0).groups),
@@ -89,13 +89,16 @@ class MaintenanceViews:
         )
 
     def stop(self) -> AnyResponse:
-        """Stop maintenance of every `node` in the form."""
+        """Stop the maintenances of each value of the form field `node`."""
         return self._run_action(STOP, list_view_rights(self._context.watcher.get_state(0).groups), _stop_maintenances)
 
     def _run_action(
         self, action: str, rights: Sequence[Permission], act_on_node: Callable[[Actor, str], Awaitable[None]]
     ) -> AnyResponse:
-        """Ask for confirmation, then run `act_on_node` for each node; the caller must have the permissions `rights`."""
+        """Render the confirmation dialog, or, in a confirmed request, call `act_on_node` for each node.
+
+        Raises `Denied` if the caller lacks one of the permissions `rights`.
+        """
         names = _parse_nodes()
         if request.method != "POST" or request.form.get("confirm") != "yes":
             return self._render_confirmation(action, names)
@@ -103,12 +106,12 @@ class MaintenanceViews:
         outcomes = self._context.client.run(
             act_on_nodes(names, partial(act_on_node, actor), create_outcome_writer(self._context))
         )
-        return _build_response(action, outcomes)
+        return _build_outcomes_response(action, outcomes)
 
     def _render_confirmation(self, action: str, names: list[str]) -> AnyResponse:
-        """Render the confirmation dialog: the affected nodes, and the excluded nodes with the reasons."""
+        """Render the confirmation dialog, which lists the affected nodes, and the excluded nodes with the reasons."""
         state, user = self._context.read_state()
-        refusals = {name: refusal for name in names if (refusal := _find_refusal(state, action, name))}
+        refusals = {name: refusal for name in names if (refusal := _find_action_refusal(state, action, name))}
         offered = [name for name in names if name not in refusals]
         previews = self._preview_nodes(offered[:MAX_PREVIEWED_NODES]) if action == START else {}
         refusals |= {name: item.refusal for name, item in previews.items() if item.refusal}
@@ -129,14 +132,14 @@ class MaintenanceViews:
         return make_response(page)
 
     def _preview_nodes(self, names: list[str]) -> dict[str, NodePreview]:
-        """Return the API server's response for each node."""
+        """Return the API server's warnings or refusal for a new maintenance of each node."""
         caller = self._context.get_caller()
         calls = (self._preview_node(caller, name) for name in names)
         previews = self._context.client.gather_all(*calls)
         return dict(zip(names, previews, strict=True))
 
     def _summarize_preview(self, names: Sequence[str]) -> list[str]:
-        """Return the lines of the preview of these nodes, judged together, or the reason why there is none."""
+        """Return the preview of a maintenance of all these nodes as lines, or a line with the error."""
         if not names:
             return []
         caller = self._context.get_caller()
@@ -147,21 +150,21 @@ class MaintenanceViews:
             return [f"cannot preview the pods: {error.message}"]
 
     async def _preview_node(self, caller: Caller, name: str) -> NodePreview:
-        """Ask the API server about one node; if the request fails, a warning gives the reason."""
+        """Preview the creation of a maintenance for one node; report a failed request as a warning."""
         try:
-            return NodePreview(await _get_warnings_or_error(name, self._list_warnings(caller, name)))
+            return NodePreview(await _get_warnings_or_error(name, self._list_creation_warnings(caller, name)))
         except Refusal as refusal:
             return NodePreview(refusal=refusal)
 
-    async def _list_warnings(self, caller: Caller, name: str) -> list[str]:
+    async def _list_creation_warnings(self, caller: Caller, name: str) -> list[str]:
         await caller.require(list_start_rights(self._context.watcher.get_state(0).groups))
         return await maintenance_actions.preview_creation(await caller.get_api(), NEW_MAINTENANCE_GROUP, name)
 
 
 async def _summarize_preview(caller: Caller, names: Sequence[str], read_node_vmis: ReadNodeVmis) -> list[str]:
-    """Preview a maintenance of these nodes: first warnings, then what happens to the pods and virtual machines.
+    """Return the preview's warnings, followed by lines about the effects on pods and virtual machines.
 
-    The capacity of the other nodes is not judged, because that requires a list of all pods in the cluster.
+    The preview does not check the capacity of other nodes, because that requires a list of all pods in the cluster.
     """
     await caller.require(PREVIEW_RIGHTS)
     preview = await preview_maintenance(
@@ -176,7 +179,7 @@ async def _summarize_preview(caller: Caller, names: Sequence[str], read_node_vmi
 
 
 def _parse_nodes() -> list[str]:
-    """Return the nodes that the request names. Raises `Refusal` for no nodes, too many nodes, or an empty name."""
+    """Return the values of the form field `node`. Raises `Refusal` for no values, too many values or an empty value."""
     names = list(dict.fromkeys(_get_form_fields().getlist("node")))
     if not names:
         raise Refusal(HTTPStatus.BAD_REQUEST, "no node selected, nothing was changed", "select at least one")
@@ -189,9 +192,9 @@ def _parse_nodes() -> list[str]:
 
 
 def _get_form_fields() -> MultiDict[str, str]:
-    """Return the fields of the form, or the query parameters of a link, which only opens the dialog.
+    """Return the form fields of a POST request, or else the query parameters.
 
-    The audit log covers only the form.
+    A GET request only opens the dialog, and the audit log contains only POST requests.
     """
     return request.form if request.method == "POST" else request.args
 
@@ -202,9 +205,10 @@ async def _start_maintenance(actor: Actor, node: str) -> None:
 
 
 async def _stop_maintenances(actor: Actor, node: str) -> None:
-    """Delete the node's current maintenances, but none that is created later.
+    """Delete the node's maintenances that the confirmation dialog has shown.
 
-    Raises `Refusal` if a maintenance is not among the form's `uid` values, because the dialog has not shown it.
+    Raises `Refusal` if the node has a maintenance whose uid is not in the form field `uid`, because it was created
+    after the dialog was shown.
     """
     maintenances = await maintenance_actions.list_maintenances_to_end(actor.api, node)
     shown_uids = request.form.getlist("uid")
@@ -216,7 +220,7 @@ async def _stop_maintenances(actor: Actor, node: str) -> None:
 
 
 async def _build_actor(caller: Caller, rights: Iterable[Permission]) -> Actor:
-    """Return the actor. Raises `Denied` if the caller lacks one of the permissions."""
+    """Check the caller's permissions and return the actor. Raises `Denied` if the caller lacks one of them."""
     await caller.require(rights)
     return Actor(caller, await caller.get_api(), await caller.get_name())
 
@@ -224,12 +228,12 @@ async def _build_actor(caller: Caller, rights: Iterable[Permission]) -> Actor:
 async def act_on_nodes(
     names: Iterable[str], act_on_node: Callable[[str], Awaitable[None]], on_outcome: Callable[[ActionOutcome], None]
 ) -> list[ActionOutcome]:
-    """Run `act_on_node` for all nodes concurrently; call `on_outcome` with each outcome, and return all outcomes."""
+    """Call `act_on_node` for all nodes concurrently, pass each outcome to `on_outcome`, and return all outcomes."""
     semaphore = asyncio.Semaphore(MAX_CONCURRENT_NODES)
 
     async def act_on_one(name: str) -> ActionOutcome:
         async with semaphore:
-            outcome = await _get_outcome(name, act_on_node(name))
+            outcome = await _await_outcome(name, act_on_node(name))
         on_outcome(outcome)
         return outcome
 
@@ -237,15 +241,15 @@ async def act_on_nodes(
 
 
 async def _get_warnings_or_error(name: str, call: Awaitable[list[str]]) -> list[str]:
-    """Return the warning lines, or one line with the reason why they could not be read."""
+    """Await and return the warnings; if the request fails, return a single warning with the error."""
     try:
         return await call
     except ApiError as error:
         return [f'cannot preview the maintenance of node "{name}": {error.message}']
 
 
-async def _get_outcome(name: str, call: Awaitable[None]) -> ActionOutcome:
-    """Return the outcome for one node; a refusal for one node does not stop the others."""
+async def _await_outcome(name: str, call: Awaitable[None]) -> ActionOutcome:
+    """Await `call` and return its outcome for one node; an error must not stop the processing of other nodes."""
     try:
         await call
     except OperationError as error:
@@ -255,8 +259,8 @@ async def _get_outcome(name: str, call: Awaitable[None]) -> ActionOutcome:
     return ActionOutcome(name, HTTPStatus.OK)
 
 
-def _find_refusal(state: ClusterState, action: str, name: str) -> Refusal | None:
-    """Return why the action does not apply to the node, or None if it does, according to the console's current state.
+def _find_action_refusal(state: ClusterState, action: str, name: str) -> Refusal | None:
+    """Return the refusal if the action is not possible for the node in the console's current state, else None.
 
     The API server makes the final decision.
     """
@@ -271,10 +275,10 @@ def _find_refusal(state: ClusterState, action: str, name: str) -> Refusal | None
     return Refusal(HTTPStatus.CONFLICT, row.note or fallback, f"see kubectl maintenance status {name}")
 
 
-def _build_response(action: str, outcomes: Iterable[ActionOutcome]) -> AnyResponse:
-    """Build the response: a redirect or a message if all nodes succeeded, otherwise a page with the failures.
+def _build_outcomes_response(action: str, outcomes: Iterable[ActionOutcome]) -> AnyResponse:
+    """Build the response: a redirect or a message if the action succeeded for all nodes, else a page with the failures.
 
-    If no node succeeded, the response has the HTTP status of the first failure.
+    If the action failed for all nodes, the response has the HTTP status of the first failure.
     """
     succeeded = [outcome.name for outcome in outcomes if not outcome.error]
     failed = [outcome for outcome in outcomes if outcome.error]

@@ -1,4 +1,4 @@
-"""The home page: whether anything is stuck, what is in progress, and which nodes are drained, with live updates."""
+"""The home page: nodes that need attention, nodes in progress, drained nodes, and other problems, with live updates."""
 
 from __future__ import annotations
 
@@ -25,18 +25,21 @@ from kube.paths import Object
 from kube.text_limits import format_count
 
 MAX_LISTED_NODES = 10
-"""Maximum number of nodes in each list of the page; a link leads to all of them."""
+"""Maximum number of nodes in each list on the page; a link leads to the complete list."""
 REREAD_SECONDS = 10.0
-"""Minimum time between two reads of the upgrade runs and the dead letters, which the console does not watch."""
+"""Minimum seconds between two reads of the upgrade runs and the dead letters, which the console does not watch."""
 
 
 @dataclass(frozen=True)
 class Overview:
-    """The nodes of a cluster by what they need: `stuck` needs an administrator, `drained` waits for one.
+    """Summary of all nodes for the home page.
 
     Attributes:
-        cordoned_count: Nodes that are cordoned without a maintenance.
-        not_ready_count: Nodes that are not ready or do not exist.
+        stuck: Nodes whose maintenance needs an administrator to continue.
+        in_progress: Nodes whose maintenance is in progress.
+        drained: Drained nodes, which wait until an administrator ends the maintenance.
+        cordoned_count: Number of nodes that are cordoned without a maintenance.
+        not_ready_count: Number of nodes that are not ready or do not exist.
     """
 
     node_count: int
@@ -48,7 +51,7 @@ class Overview:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row]) -> Overview:
-        """Sort the rows into the lists of the page, the oldest maintenance first."""
+        """Build the summary from the rows of the node list; each list begins with the oldest maintenance."""
         by_urgency: dict[int, list[Row]] = {}
         for row in sorted(rows, key=lambda row: row.since):
             by_urgency.setdefault(row.urgency, []).append(row)
@@ -63,7 +66,7 @@ class Overview:
 
 
 class StoppedRun(NamedTuple):
-    """An upgrade run that has stopped: why, and since when, if this is known."""
+    """A halted or invalid upgrade run, with the reason and the time since which it is halted ("" if unknown)."""
 
     namespace: str
     name: str
@@ -73,18 +76,18 @@ class StoppedRun(NamedTuple):
 
     @classmethod
     def from_report(cls, report: Object) -> StoppedRun:
-        """Select the fields that the page shows from a report of `build_report`."""
+        """Select the fields that the home page shows from a report by `build_report`."""
         wait = report["waits"] or {"what": "", "since": ""}
         return cls(report["namespace"], report["name"], report["step"], wait["what"], wait["since"])
 
 
 class Alerts(NamedTuple):
-    """Problems that the console does not watch.
+    """Problems with upgrade runs and the journal, which the console reads periodically instead of watching them.
 
     Attributes:
-        stopped_runs: The upgrade runs that have stopped; empty if the caller may not list runs.
-        dead_letter_count: The dead letters that the page about dead letters lists as open.
-        journal_error: Why the journal cannot be read, "" if it can be read or if there is none.
+        stopped_runs: The halted or invalid upgrade runs; empty if the caller may not list MutexRunConfigs.
+        dead_letter_count: Number of open dead letters, as on the page about dead letters.
+        journal_error: The error if the journal cannot be read, "" if it can be read or none is configured.
     """
 
     stopped_runs: tuple[StoppedRun, ...] = ()
@@ -93,14 +96,14 @@ class Alerts(NamedTuple):
 
 
 def select_tone(overview: Overview, alerts: Alerts) -> str:
-    """Return the CSS class of the headline: whether something is stuck, or may be stuck."""
+    """Return the CSS class of the headline: "bad" for problems, "warn" for an unreadable journal, else "ok"."""
     if overview.stuck or alerts.stopped_runs or alerts.dead_letter_count:
         return "bad"
     return "warn" if alerts.journal_error else "ok"
 
 
 def format_verdict(overview: Overview, alerts: Alerts) -> str:
-    """Return the page's headline: what is stuck, that nothing is, or that the journal could not be read."""
+    """Return the page's headline: the number of problems, "Nothing is stuck", or that the journal cannot be read."""
     counts = (
         (len(overview.stuck), "node"),
         (len(alerts.stopped_runs), "upgrade run"),
@@ -116,7 +119,7 @@ def format_verdict(overview: Overview, alerts: Alerts) -> str:
 
 
 class OverviewViews:
-    """The views of the home page; `console.web.app` maps a URL to each method."""
+    """Views of the home page; `console.web.app` maps a URL to each public method."""
 
     def __init__(self, context: ConsoleContext, streams: PageStreams) -> None:
         self._context, self._streams = context, streams
@@ -128,7 +131,7 @@ class OverviewViews:
         return render_template("home.html", user=user, **values)
 
     def live_home(self) -> Response:
-        """Stream the page's content after each change.
+        """Stream the content of the home page as server-sent events, after each change.
 
         The stream also reads the upgrade runs and the dead letters again, at most every `REREAD_SECONDS`.
         """
@@ -136,7 +139,7 @@ class OverviewViews:
 
         def iter_messages() -> Iterator[str]:
             latest, alerts, read_at, sent = state, self._read_alerts(), time.monotonic(), ""
-            # The version does not show whether the alerts have changed since the page was rendered.
+            # Start with the current state, because the alerts may have changed since the page was rendered.
             for newer in self._streams.iter_states(state, include_current=True):
                 latest = newer or latest
                 if time.monotonic() - read_at >= REREAD_SECONDS:
@@ -148,7 +151,7 @@ class OverviewViews:
         return self._streams.build_response(iter_messages())
 
     def _read_alerts(self) -> Alerts:
-        """Read what the console does not watch, with the caller's permissions."""
+        """Read the upgrade runs, with the caller's permissions, and the dead letters."""
         runs = self._list_stopped_runs() if self._context.has_runs() else ()
         try:
             return Alerts(runs, self._count_dead_letters())
@@ -156,11 +159,11 @@ class OverviewViews:
             return Alerts(runs, journal_error=str(error))
 
     def _list_stopped_runs(self) -> tuple[StoppedRun, ...]:
-        """Return the runs that have stopped, or none if the runs cannot be read."""
+        """Return the halted and invalid upgrade runs, or () if the runs cannot be read."""
         try:
             api, _ = self._context.get_api_and_user_name([LIST_RUNS])
             reports = map(build_report, self._context.client.run(upgrade_runs.list_runs(api)))
-        except (ApiError, OperationError):  # The page about upgrade runs shows the reason.
+        except (ApiError, OperationError):  # The page about upgrade runs shows the error.
             return ()
         return tuple(StoppedRun.from_report(report) for report in reports if report["step"] in STOPPED_STEPS)
 

@@ -1,4 +1,4 @@
-"""Responses to an open page that asks repeatedly whether a part of it has changed."""
+"""Builds responses to an open page's polling requests, which check whether a part of the page has changed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from console.web.cluster_state import ClusterWatcher
 
 
 def build_unchanged_response(watcher: ClusterWatcher) -> Response:
-    """Build an empty response, or one with only the stale banner if the page's banner is outdated."""
+    """Build the response to a page whose part has not changed: empty, or only the stale banner if that has changed."""
     if request.args.get("stale", "") == watcher.get_stale_since():
         return Response(status=204)
     response = make_response(render_stale_banner(watcher.get_stale_since()))
@@ -17,5 +17,5 @@ def build_unchanged_response(watcher: ClusterWatcher) -> Response:
 
 
 def render_stale_banner(stale_since: str) -> str:
-    """Render the banner of a page, which is empty if `stale_since` is "", as an htmx out-of-band swap."""
+    """Render the stale banner as an htmx out-of-band swap; the banner is empty if `stale_since` is ""."""
     return render_template("stale.html", since=stale_since, oob=True)

@@ -1,4 +1,4 @@
-"""Protects a user's browser against forged requests, injected scripts and DNS rebinding."""
+"""Protects the console against CSRF, cross-site scripting and DNS rebinding."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ SECURITY_HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 MAX_FORM_BYTES = 256 * 1024
-"""Maximum size of a form in bytes: 500 node names of maximum length, and a reason."""
+"""Maximum size of a form in bytes, enough for 500 node names of maximum length and a reason."""
 TLS_COOKIE_NAME = "__Host-console"
 TOKEN_COOKIE_SETTING = "TOKEN_COOKIE_NAME"  # noqa: S105 - the name of a setting
-"""Flask setting with the name of the cookie that contains the forms' CSRF token.
+"""Flask setting with the name of the cookie that contains the CSRF token.
 
-The token belongs to the browser, and no key of this process signs it. Each replica therefore accepts forms that a
-different replica rendered, even after that replica has stopped.
+The token is random and not signed with a key of this process. Each replica of the console therefore accepts forms that
+another replica rendered, even after that replica has stopped.
 """
 
 
 def register_protection(app: Flask, *, tls: bool, hosts: list[str], probes: Collection[str]) -> None:
-    """Check every request of the app, and add security headers to every response.
+    """Register checks for every request of the app, and security headers for every response.
 
-    `hosts` are the Host names that the console accepts (empty: any). A request with any other Host is refused,
-    because DNS can map any name to this address. The endpoints `probes` reveal no secrets and accept any Host, because
-    the kubelet knows only the pod's address. `tls` means that browsers connect only over HTTPS.
+    `hosts` are the accepted values of the Host header (empty: any). The console refuses other values, because DNS
+    rebinding can map any name to its address. The Flask endpoints `probes` accept any Host, because the kubelet uses
+    the pod's address and the probes reveal no secrets. `tls` is whether browsers connect only over HTTPS.
     """
     name = TLS_COOKIE_NAME if tls else "console"
     app.config.update(
@@ -63,7 +63,7 @@ def register_protection(app: Flask, *, tls: bool, hosts: list[str], probes: Coll
 
 
 def get_csrf_token() -> str:
-    """Return the CSRF token for this browser's forms; the response sets its cookie."""
+    """Return this browser's CSRF token, to put it into a form; if the token is new, the response sets its cookie."""
     if TOKEN_FIELD not in g:
         setattr(g, TOKEN_FIELD, _get_token_cookie() or secrets.token_urlsafe(32))
     return str(getattr(g, TOKEN_FIELD))
@@ -82,7 +82,7 @@ def _build_host_check(hosts: list[str], probes: Collection[str]) -> Callable[[],
 
 
 def _check_csrf() -> None:
-    """Reject a forged write request: check Sec-Fetch-Site, Origin and the form's token."""
+    """Abort a POST request with 403 unless Sec-Fetch-Site, Origin and the form's CSRF token are valid."""
     if request.method in SAFE_METHODS:
         return
     if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
@@ -96,7 +96,7 @@ def _check_csrf() -> None:
 
 
 def _parse_host(origin: str) -> str | None:
-    """Return the origin's host and port, or None if there are none; "" would equal an empty Host of the request."""
+    """Return the host and port of an Origin header, or None (not "", which would equal an empty Host header)."""
     try:
         return urlsplit(origin).netloc or None
     except ValueError:

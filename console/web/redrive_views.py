@@ -1,4 +1,4 @@
-"""The page of dead letters, and the redrive of dead letters, or their discarding, after a confirmation."""
+"""The page about dead letters, and the actions that redrive or discard dead letters after a confirmation."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from eventing.replay.redrive import awaits_redrive, find_discard, find_failed_fu
 from kube.paths import DEFAULT_NAMESPACE
 
 MAX_WAIT_SECONDS = 2.0
-"""Seconds that a response waits for the redrive to end; after that, the page shows the progress."""
+"""Seconds for which a response waits until the redrive ends; after that, the page polls its progress."""
 MAX_SEQ_DIGITS = 18
-"""Maximum digits of a journal number, because Python does not parse numbers with thousands of digits."""
+"""Maximum number of digits of a journal entry number; Python raises an error for thousands of digits."""
 MAX_REMEMBERED_REDRIVES = 20
-"""Maximum number of redrives that the process remembers; it forgets the oldest."""
+"""Maximum number of redrives whose progress this process can show; it forgets the oldest ones."""
 
 
 class RedriveViews:
-    """The views about dead letters; `console.web.app` maps a URL to each method."""
+    """Views about dead letters; `console.web.app` maps a URL to each public method."""
 
     def __init__(self, context: ConsoleContext) -> None:
         self._context = context
         self._redrives: dict[str, BackgroundRedrive] = {}
 
     def dead_letters(self) -> str:
-        """Render the newest dead letters, each with the reason: the open ones, then the others."""
+        """Render the newest dead letters with their reasons: first open ones, then redriven or discarded ones."""
         _, user = self._context.read_state()
         journal = self._context.journal
         newest = Query(dead_letters_only=True, limit=MAX_DEAD_LETTERS, keep_newest=True)
@@ -59,10 +59,10 @@ class RedriveViews:
         )
 
     def redrive(self) -> str:
-        """Redrive the dead letters in the form's field `letter`; without `confirm`, render the confirmation dialog.
+        """Redrive the dead letters in the form field `letter`; without the field `confirm`, render the dialog.
 
-        The caller needs the permissions for starting a maintenance. A long redrive continues after the response, and
-        the page shows its progress.
+        A long redrive continues after the response, and the page shows its progress. Raises `Denied` unless the caller
+        has the permissions to start a maintenance.
         """
         self._context.require(list_start_rights(self._context.watcher.get_state().groups))
         items = build_redrive_items(
@@ -83,9 +83,10 @@ class RedriveViews:
         return render_template("redriven.html", redrive=redrive, number=number, swimlanes=swimlanes)
 
     def discard(self) -> str:
-        """Discard the dead letters in the form's field `letter`; the dialog that confirms a redrive offers this, too.
+        """Discard the dead letters in the form field `letter`, which the dialog of a redrive offers as an alternative.
 
-        The caller needs the permissions for starting a maintenance. Raises `NotFound` without `confirm`.
+        Raises `Denied` unless the caller has the permissions to start a maintenance, and `NotFound` without the form
+        field `confirm`.
         """
         self._context.require(list_start_rights(self._context.watcher.get_state().groups))
         entries = self._get_selected_entries()
@@ -95,16 +96,16 @@ class RedriveViews:
         return render_template("discarded.html", count=len(entries))
 
     def progress(self, number: str) -> str:
-        """Render the progress of a redrive. Raises `NotFound` if this process does not know the redrive."""
+        """Render the progress of the redrive with this number. Raises `NotFound` if this process does not know it."""
         self._context.read_state()
         if number not in self._redrives:
             raise NotFound("redrive not found: the list of dead letters shows those that are still open")
         return render_template("redriven.html", redrive=self._redrives[number], number=number, swimlanes=swimlanes)
 
     def _get_selected_entries(self) -> list[Entry]:
-        """Return the open dead letters that the form identifies by number and digest.
+        """Return the open dead letters that the form identifies by their entry numbers and digests.
 
-        Raises `NotFound` if one of them does not exist, is not open, or no longer has this number.
+        Raises `NotFound` if one of them does not exist or is not open, or if its number belongs to another entry now.
         """
         seqs = {int(seq) for seq in request.form.getlist("letter") if seq.isdecimal() and len(seq) <= MAX_SEQ_DIGITS}
         if not 0 < len(seqs) <= MAX_DEAD_LETTERS:
@@ -119,7 +120,7 @@ class RedriveViews:
 
 
 def _build_outcome(result: RedriveResult) -> ActionOutcome:
-    """Build the outcome of one redrive for the audit log."""
+    """Convert the result of redriving one dead letter to an outcome for the audit log."""
     attempt = result.attempt
     status, error = (attempt.status, attempt.error) if attempt else (HTTPStatus.CONFLICT, result.problem)
     outcome = "refused" if result.is_already_done else "failed" if result.failed else "done"
@@ -127,5 +128,5 @@ def _build_outcome(result: RedriveResult) -> ActionOutcome:
 
 
 def compute_digest(dead_letter: Entry) -> str:
-    """Return a hash that distinguishes dead letters whose numbers are equal because the journal's file was replaced."""
+    """Return a hash of the dead letter's event; entry numbers are not unique if the journal's file is replaced."""
     return hashlib.sha256(json.dumps(get_event_keys(dead_letter.event), sort_keys=True).encode()).hexdigest()[:32]

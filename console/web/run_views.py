@@ -1,7 +1,7 @@
-"""The pages about upgrade runs: the list, and one run with its steps, nodes, Jobs and timeline.
+"""The pages about upgrade runs: the list of runs, and one run with its steps, nodes, Jobs and timeline.
 
-The pages read with the caller's permissions, and an open page requests its status every two seconds. The console does
-not watch runs, because there are few and they take hours.
+The console reads runs with the caller's permissions. It does not watch them, because there are few and they take hours.
+An open page instead polls its status every two seconds.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ STATE_TONES = {
     "Gone": "off",
     "Done": "ok",
 }
-"""CSS class for the state of a run or a node; any other state is in progress."""
+"""Map from the state of a run or node to its CSS class; any other state is in progress."""
 STEP_CLASSES = {STEP_DONE: "done", STEP_CURRENT: "current", STEP_HALTED: "failed", STEP_PENDING: "pending"}
-"""CSS class of the stepper for the state of a step."""
+"""Map from the state of a step to its CSS class in the stepper."""
 RESULT_TONES = {"Complete": "ok", "Failed": "bad", "Running": "busy"}
-"""CSS class for the result of a Job."""
+"""Map from the result of a Job to its CSS class."""
 
 
 class RunViews:
-    """The views about upgrade runs; `console.web.app` maps a URL to each method."""
+    """Views about upgrade runs; `console.web.app` maps a URL to each public method."""
 
     def __init__(self, context: ConsoleContext) -> None:
         self._context = context
 
     def runs(self) -> str:
-        """Render all MutexRunConfigs, and for each what it waits for."""
+        """Render the list of all MutexRunConfigs, each with what it waits for."""
         api, user = self._context.get_api_and_user_name([LIST_RUNS])
         runs = self._context.client.run(upgrade_runs.list_runs(api))
         return render_template("runs.html", user=user, runs=[build_report(run) for run in runs], **_get_css_classes())
 
     def run(self, namespace: str, name: str) -> str:
         """Render the details of one MutexRunConfig."""
-        run, user = self._read_run(namespace, name)
+        run, user = self._read_run_and_user_name(namespace, name)
         return render_template("run.html", user=user, **_build_details(run))
 
     def run_status(self, namespace: str, name: str) -> Response:
-        """Render the parts of the page that change, unless the page already shows this `version`.
+        """Render the parts of the run's page that change, unless the page already shows the current resourceVersion.
 
-        The response triggers a `moved` event, which makes the page reload the timeline.
+        The response triggers the client-side event `moved`, on which the page reloads the timeline.
         """
         try:
-            run, _ = self._read_run(namespace, name)
+            run, _ = self._read_run_and_user_name(namespace, name)
         except Unavailable:
-            # The page keeps its content and repeats the request.
+            # The page keeps its content and polls again.
             return build_unchanged_response(self._context.watcher)
         if run["metadata"]["resourceVersion"] == request.args.get("version"):
             return build_unchanged_response(self._context.watcher)
@@ -75,12 +75,12 @@ class RunViews:
         return response
 
     def run_timeline(self, namespace: str, name: str) -> str:
-        """Render the timeline of all events recorded for the run."""
-        run, user = self._read_run(namespace, name)
+        """Render the timeline of all recorded events of the MutexRunConfig."""
+        run, user = self._read_run_and_user_name(namespace, name)
         return render_timeline(self._context.journal, run["metadata"]["uid"], user=user, name=name, of="run")
 
-    def _read_run(self, namespace: str, name: str) -> tuple[Object, str]:
-        """Return the MutexRunConfig and the caller's name. Raises `Refusal` (404) if the object does not exist."""
+    def _read_run_and_user_name(self, namespace: str, name: str) -> tuple[Object, str]:
+        """Return the MutexRunConfig and the caller's user name. Raises `Refusal` (404) if it does not exist."""
         api, user = self._context.get_api_and_user_name([LIST_RUNS])
         return self._context.client.run(upgrade_runs.get_run(api, f"{namespace}/{name}")), user
 

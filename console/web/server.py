@@ -1,4 +1,4 @@
-"""Serves the web console or the journal API with gunicorn: settings, checks before the start, and the callers."""
+"""Serves the web console or the journal API with gunicorn, after checking the settings."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from kube.client.api_errors import Unavailable
 from kube.client.sync_client import SyncClient
 
 THREADS = MAX_STREAMS + 16
-"""Each open page occupies a thread for its stream; the other threads serve requests."""
+"""Number of threads of the console: one for each stream of an open page, and 16 for other requests."""
 JOURNAL_THREADS = 8
-"""Threads of the journal API, and so the maximum number of its concurrent requests to the API server."""
+"""Number of threads of the journal API, which also limits its concurrent requests to the API server."""
 
 
 class ConsoleWorker(gunicorn_worker.DeadlineWorker):
-    """A gunicorn worker whose time limits allow for streams, and for API servers that take up to 10 s per response."""
+    """Gunicorn worker of the console; its timeouts allow for streams, and for API servers that take up to 10 s."""
 
     request_timeout_seconds = 30.0
     response_timeout_seconds = MAX_STREAM_SECONDS + 30.0
 
 
 class JournalWorker(gunicorn_worker.DeadlineWorker):
-    """A gunicorn worker whose time limits allow for slow databases, and for clients that read slowly."""
+    """Gunicorn worker of the journal API; its timeouts allow for slow databases, and for slow clients."""
 
     request_timeout_seconds = 30.0
     response_timeout_seconds = 60.0
@@ -55,14 +55,14 @@ class Settings:
     """The options of `kubectl maintenance console`.
 
     Attributes:
-        listen: ADDRESS:PORT.
+        listen: Address and port to listen on, as ADDRESS:PORT.
         journal_api: Whether to serve the journal API instead of the console.
-        is_local: Whether only this machine can reach the address in `listen`.
-        journal_url: The journal's path or URL, or "" for none.
-        functions_url: The functions' base URL, or "" to use the addresses in the Triggers.
+        is_local: Whether the address in `listen` is a loopback address.
+        journal_url: The journal's path or URL, or "" for no journal.
+        functions_url: The functions' base URL, or "" to use the URLs in the Triggers.
         broker_url: URL of the broker, or "" to read it from the Broker object.
-        hosts: Host names that the console accepts; empty means any.
-        proxy: The proxy that identifies the callers, or None.
+        hosts: Values of the Host header that the console accepts; empty means any.
+        proxy: The authenticating proxy that identifies the callers, or None.
         tls: Whether browsers connect over HTTPS.
         cluster_access: Kubeconfig and context (None for kubectl's defaults), and the user and groups to impersonate.
     """
@@ -80,9 +80,9 @@ class Settings:
 
 
 def serve(settings: Settings, on_warning: Callable[[str], None]) -> None:
-    """Serve until the process is stopped. Raises `OperationError` if the server cannot start with these settings.
+    """Serve until a signal stops the process. Raises `OperationError` if the server cannot start with these settings.
 
-    `on_warning` is called with the reason if the journal cannot be read yet.
+    If the journal cannot be read yet, the function passes the reason to `on_warning`.
     """
     _connect(settings).close()
     if reason := _explain_unready_journal(settings):
@@ -94,14 +94,14 @@ def serve(settings: Settings, on_warning: Callable[[str], None]) -> None:
 
 
 class GunicornServer(BaseApplication):
-    """Gunicorn with one worker process, so that the cluster is watched once, and with a thread per open page."""
+    """Gunicorn server with one worker process, so that the cluster is watched only once, and a thread per open page."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         super().__init__()
 
     def load_config(self) -> None:
-        """Set the gunicorn options; gunicorn calls this method."""
+        """Set the gunicorn options; gunicorn calls this method at startup."""
         is_journal = self._settings.journal_api
         options: dict[str, Any] = {
             **{
@@ -116,9 +116,9 @@ class GunicornServer(BaseApplication):
             self.cfg.set(name, value)
 
     def load(self) -> Any:
-        """Build the app; gunicorn calls this method in the process that serves the app.
+        """Build the WSGI app; gunicorn calls this method in the worker process.
 
-        Connections do not survive a fork.
+        The method opens the connections there, because connections do not survive a fork.
         """
         logging.getLogger("kubernetes").setLevel(logging.ERROR)
         configure_audit_log()
@@ -145,7 +145,7 @@ def _connect(settings: Settings) -> SyncClient:
 
 
 def _select_identification(client: SyncClient, settings: Settings) -> IdentifyCaller:
-    """Select the mode: a proxy if configured, the kubeconfig's user on a loopback address, or tokens otherwise."""
+    """Select how callers are identified: by the proxy if configured, by the kubeconfig if local, or else by token."""
     if settings.proxy:
         return identify_by_header(client.api, settings.proxy)
     if settings.is_local:
@@ -154,7 +154,7 @@ def _select_identification(client: SyncClient, settings: Settings) -> IdentifyCa
 
 
 def _check_address_free(listen: str) -> None:
-    """Raise `OperationError` if the address is in use; gunicorn would first retry for several seconds."""
+    """Raise `OperationError` if the console cannot listen on the address; gunicorn would retry for several seconds."""
     host, port = parse_host_port(listen)
     family = AF_INET6 if host.startswith("[") else AF_INET
     try:
@@ -167,7 +167,7 @@ def _check_address_free(listen: str) -> None:
 def _explain_unready_journal(settings: Settings) -> str:
     """Return why the journal cannot be read yet, or "" if it can be read or none is configured.
 
-    An unreadable journal does not prevent the start. Raises `OperationError` if `journal_url` is not a journal.
+    The server starts even if the journal cannot be read yet. Raises `OperationError` if `journal_url` is not a journal.
     """
     try:
         if settings.journal_url:
@@ -182,8 +182,8 @@ def _explain_unready_journal(settings: Settings) -> str:
 def _open_journal(settings: Settings) -> Journal | None:
     """Open the journal, which may not exist yet; return None if none is configured.
 
-    The `record` function creates or migrates the journal. Until then, and while a PostgreSQL server is unreachable, the
-    pages report the problem; drains do not need the journal. Raises `OperationError` if `journal_url` is not a journal.
+    The function `record` creates or migrates the journal. Until then, and while the PostgreSQL server is unreachable,
+    the pages about events report the problem. Raises `OperationError` if `journal_url` is not a journal.
     """
     try:
         return Journal(settings.journal_url, create=False, defer_not_ready=True) if settings.journal_url else None

@@ -1,4 +1,4 @@
-"""Streams server-sent events to open pages: newer states of the cluster, keepalives, and the limit on open streams."""
+"""Streams server-sent events to open pages: new cluster states, and keepalives; limits the number of open streams."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from werkzeug.exceptions import ServiceUnavailable
 from console.web.cluster_state import ClusterState, ClusterWatcher
 
 MAX_STREAMS = 96
-"""Maximum number of concurrent streams: each occupies a thread that is not free for other requests."""
+"""Maximum number of concurrent streams, because each occupies one of the server's threads."""
 MAX_STREAM_SECONDS = 300.0
-"""Lifetime of a stream; the browser then reconnects, and a user who has lost permissions gets no new stream."""
+"""Lifetime of a stream; the browser then reconnects, and the console checks the user's permissions again."""
 KEEPALIVE_SECONDS = 15.0
-"""Idle time after which a stream sends a comment, so that the server notices a closed connection."""
+"""Idle time after which a stream sends a comment, so that the server detects a closed connection."""
 KEEPALIVE_COMMENT = ": keepalive\n\n"
-"""A comment in the event stream, which browsers ignore."""
+"""A comment in the format of server-sent events, which browsers ignore."""
 T = TypeVar("T")
 
 
@@ -31,7 +31,7 @@ class PageStreams:
         self._watcher, self._free_streams = watcher, threading.Semaphore(MAX_STREAMS)
 
     def iter_states(self, state: ClusterState, *, include_current: bool = False) -> Iterator[ClusterState | None]:
-        """Yield newer states as they arrive, and None after each idle period; end after `MAX_STREAM_SECONDS`."""
+        """Yield states that are newer than `state`, and None after each idle period; end after `MAX_STREAM_SECONDS`."""
         if include_current:
             yield state
         end, version = time.monotonic() + MAX_STREAM_SECONDS, state.version
@@ -51,19 +51,19 @@ class PageStreams:
 
 
 def share_rendering(state: ClusterState, key: Hashable, render: Callable[[], T]) -> T:
-    """Return what `render` returns for this key, rendered once for all pages that show this state.
+    """Call `render` once per key, and return its result to all pages that show this state.
 
-    Pages under different path prefixes share nothing, because links begin with the prefix.
+    Pages under different path prefixes do not share a result, because their links begin with the prefix.
     """
     return state.share((request.script_root, key), render)
 
 
 def format_sse(event_name: str, data: str, version: int) -> str:
-    """Format a server-sent event; a browser that reconnects sends the id of the last event that it received."""
+    """Format a server-sent event with `version` as its id, which the browser sends back when it reconnects."""
     lines = "".join(f"data: {line}\n" for line in data.splitlines() or [""])
     return f"event: {event_name}\nid: {version}\n{lines}\n"
 
 
 def get_shown_version() -> str:
-    """Return the version that the browser shows."""
+    """Return the version of the state that the browser shows: the last event's id, or the query parameter `version`."""
     return request.headers.get("Last-Event-ID") or request.args.get("version", "")

@@ -1,6 +1,7 @@
-"""Draws the recorded events of a maintenance or run: one lane per function, time from left to right. Pure functions.
+"""Computes a swimlane diagram of a maintenance's or run's recorded events, with one lane per function. Pure functions.
 
-A drain consists of bursts of milliseconds and waits of minutes. Long waits are therefore shortened and marked.
+Time runs from left to right. A drain consists of bursts of milliseconds and waits of minutes, so the diagram shortens
+and marks long waits.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ LANE_ORDER = (
     *("check-rule", "check-target", "check-run", "detect-upgrade", "claim-pools", "pause-pools", "label-nodes"),
     *("edit-pools", "run-job", "release-node", "await-version", "restore-pools", "resync-runs", "record"),
 )
-"""Lanes from top to bottom, in the order of a maintenance and of a run; other event sources come first."""
+"""Order of the functions' lanes from top to bottom; the lanes of event sources are above them."""
 PIXELS_PER_SECOND = 400.0
 MIN_GAP_PIXELS, MAX_GAP_PIXELS = 9.0, 46.0
-"""Pixels between two moments: the minimum separates the moments, the maximum limits the width of a wait."""
+"""Minimum and maximum distance in pixels between two consecutive points in time."""
 LANE_HEIGHT, TOP_MARGIN, SIDE_MARGIN = 26, 24, 14
-"""Pixels: height of a lane, top margin for times, margin at the left and right.
+"""Height of a lane, margin at the top (for time labels), and margin at the left and right, in pixels.
 
 The names of the lanes are outside the drawing; console.css gives them the same height and top margin.
 """
 MIN_BAR_WIDTH = 5.0
 LONG_WAIT_SECONDS = 1.0
-"""Duration of a wait from which on the drawing marks that the wait is shortened."""
+"""Minimum duration of a wait that the diagram marks as shortened."""
 MIN_TICK_PIXELS = 18.0
-"""Distance of two time labels in pixels; the page hides labels that overlap at its width and zoom."""
+"""Minimum distance of two time labels in pixels; the page hides labels that overlap at its width and zoom."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Line:
 
 @dataclass(frozen=True)
 class AxisTick:
-    """A time label, the clock time in UTC; `follows_gap` is true if a long wait precedes the label."""
+    """A time label on the axis, in UTC; `follows_gap` is whether a long wait precedes the label."""
 
     x: float
     text: str
@@ -79,9 +80,9 @@ class AxisTick:
 
 @dataclass(frozen=True)
 class Diagram:
-    """The complete drawing, in pixels of its natural width; the page scales all horizontal positions to its own width.
+    """The complete diagram, in pixels at its natural width; the page scales all horizontal positions to its own width.
 
-    `day` is the date of the first moment in UTC.
+    `lanes` contains each lane's name and vertical position. `day` is the UTC date of the earliest event.
     """
 
     width: float
@@ -95,7 +96,7 @@ class Diagram:
 
 
 class TimeScale:
-    """A mapping from times to pixels: proportional within a burst, shortened during a wait."""
+    """Scale that maps times to horizontal positions: proportional within a burst, shortened during a wait."""
 
     def __init__(self, times: Iterable[datetime]) -> None:
         self._times = sorted(set(times))
@@ -106,16 +107,16 @@ class TimeScale:
 
     @property
     def start(self) -> datetime:
-        """Return the first moment."""
+        """Return the earliest time on the scale."""
         return self._times[0]
 
     @property
     def end(self) -> float:
-        """Return the pixel of the last moment."""
+        """Return the position of the latest time, in pixels."""
         return self._pixels[-1]
 
     def __call__(self, time: datetime) -> float:
-        """Return the pixel of a moment, interpolated between known moments."""
+        """Return the position of a time in pixels, interpolated between the times on the scale."""
         index = bisect_right(self._times, time) - 1
         if index < 0:
             return self._pixels[0]
@@ -126,7 +127,7 @@ class TimeScale:
         return self._pixels[index] + fraction * (self._pixels[index + 1] - self._pixels[index])
 
     def build_ticks(self) -> list[AxisTick]:
-        """Return a time label wherever there is enough space."""
+        """Return time labels with a distance of at least `MIN_TICK_PIXELS`."""
         ticks: list[AxisTick] = []
         previous = self._times[0]
         for time, x in zip(self._times, self._pixels, strict=True):
@@ -138,12 +139,12 @@ class TimeScale:
 
 
 def format_clock_time(time: datetime) -> str:
-    """Format the clock time in UTC with tenths of a second, which distinguish the steps of a drain."""
+    """Format the UTC time of day with tenths of a second, which distinguish the steps of a drain."""
     return f"{time.astimezone(timezone.utc):%H:%M:%S.%f}"[:-5]
 
 
 def get_emitter(entry: Entry) -> str:
-    """Return the emitter of the event: the name of our function, or of another event source."""
+    """Return the emitter of the event: the name of this product's function, or of an event source."""
     source = entry.event.get_source()
     if source.startswith(SOURCE_PREFIX):
         return source.removeprefix(SOURCE_PREFIX)
@@ -158,12 +159,12 @@ def get_emitter(entry: Entry) -> str:
 
 
 def list_attempts_without_replays(entry: Entry) -> list[Attempt]:
-    """Return the attempts that are not replays."""
+    """Return the entry's attempts, except replays."""
     return [attempt for attempt in entry.attempts if not attempt.replay]
 
 
 def build_diagram(entries: Sequence[Entry]) -> Diagram | None:
-    """Draw these events; return None if there are none."""
+    """Build the diagram of these events; return None if there are none."""
     if not entries:
         return None
     attempts = [attempt for entry in entries for attempt in list_attempts_without_replays(entry)]
@@ -190,7 +191,7 @@ def build_diagram(entries: Sequence[Entry]) -> Diagram | None:
 
 
 def get_emitted_time(entry: Entry) -> datetime:
-    """Return when the event was emitted: its own time if set, but never later than its arrival or an attempt."""
+    """Return the event's `time`, or else its arrival time, but no later time than its arrival and its attempts."""
     emitted = entry.event.get_time() or entry.arrived
     return min([emitted, entry.arrived, *(attempt.at for attempt in list_attempts_without_replays(entry))])
 
@@ -223,7 +224,7 @@ def _build_ring(entry: Entry, scale: TimeScale, lane_y: dict[str, float]) -> Rin
 
 
 def _build_lines(entries: Sequence[Entry], bars: dict[int, list[Bar]], rings: dict[int, Ring]) -> Iterable[Line]:
-    """Yield a line from each event to each attempt, except attempts of `record`, which receives all events."""
+    """Yield a line from each event to each of its attempts, except those of `record`, which consumes all events."""
     for entry in entries:
         ring = rings[entry.seq]
         for attempt, bar in zip(list_attempts_without_replays(entry), bars[entry.seq], strict=True):

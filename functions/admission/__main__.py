@@ -1,7 +1,7 @@
 """The admission webhook's server: `python -m functions.admission`.
 
-The server listens for HTTPS requests on `$HOST` (default: all addresses) and `$PORT` (default: 8443). The directory
-`$CERTIFICATE` contains `tls.crt` and `tls.key`.
+The server listens for HTTPS requests on `$HOST` (default: all addresses) and `$PORT` (default: 8443). It reads
+`tls.crt` and `tls.key` from the directory `$CERTIFICATE` (default: /etc/admission).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from kube.client.api import Api
 
 DEFAULT_CERTIFICATE_DIRECTORY = "/etc/admission"
 GC_THRESHOLD = 200_000
-"""Number of allocations between two garbage collections.
+"""Garbage collection threshold: net number of allocations that triggers a collection.
 
-Decoding a list of a hundred pods allocates 30,000 objects, none of which is in a reference cycle. With Python's default
-of 700, garbage collection takes twice as long as the decoding, and longer still with every watched object.
+Decoding a list of a hundred pods allocates 30,000 objects without reference cycles. With Python's default threshold of
+700, garbage collection takes twice as long as the decoding. Each cached object would make it even slower.
 """
 
 
 async def main() -> None:
-    """Serve until SIGTERM or SIGINT. If a watch fails, exit with an error, so that Kubernetes restarts the pod."""
+    """Serve until SIGTERM or SIGINT; if a watch fails, exit with an error so that Kubernetes restarts the container."""
     logs.configure()
     gc.set_threshold(GC_THRESHOLD)
     directory, host = (
@@ -45,7 +45,7 @@ async def main() -> None:
 
 
 async def _run_until_stopped(cache: WatchCache) -> None:
-    """Wait until a stop signal arrives, or raise the error of a watch that fails."""
+    """Run the watches until SIGTERM or SIGINT arrives; if a watch fails, raise its error."""
     running, stopping = asyncio.create_task(cache.run()), asyncio.create_task(wait_for_signal())
     done, pending = await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
     for task in pending:

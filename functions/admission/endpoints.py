@@ -19,11 +19,12 @@ from kube.client.deadline import set_deadline
 from kube.paths import Object
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
-"""Maximum bytes of an AdmissionReview; the API server accepts objects of up to 3 MiB."""
+"""Maximum size of an AdmissionReview in bytes; the API server accepts objects of up to 3 MiB."""
 REVIEW_TIMEOUT_SECONDS = 4.0
 """Time limit for a review, shorter than the webhook configuration's `timeoutSeconds`.
 
-The response can then contain a reason. After a timeout in the API server, the user would not see a reason.
+The webhook can therefore respond with an error message before the API server's own timeout, which shows the user no
+reason.
 """
 READY_TIMEOUT_SECONDS = 2.0
 REVIEWS = Counter(
@@ -41,7 +42,7 @@ log = logging.getLogger("functions")
 
 
 def build_application(cache: WatchCache, api: Api) -> web.Application:
-    """Build the application, which is ready once the cache contains all objects that existed at startup."""
+    """Build the aiohttp application; it reports ready once the watch cache has completed its initial lists."""
 
     async def handle_review(request: web.Request) -> web.Response:
         started = time.perf_counter()
@@ -78,7 +79,7 @@ def build_application(cache: WatchCache, api: Api) -> web.Application:
 
 
 async def _build_review_response(review_request: AdmissionRequest, cache: WatchCache, api: Api) -> web.Response:
-    """Return 200 with the review, or 503 if the webhook cannot decide now, so that its `failurePolicy` applies."""
+    """Return 200 with the AdmissionReview, or 503 if its inputs cannot be read, so that the `failurePolicy` applies."""
     try:
         await cache.wait_until_ready(READY_TIMEOUT_SECONDS)
         with set_deadline(REVIEW_TIMEOUT_SECONDS - READY_TIMEOUT_SECONDS):

@@ -1,7 +1,7 @@
 """Validate: reject a NodeMaintenance that cannot or must not begin, and warn about its drain's effects (NMO-18 to 23).
 
-The webhook reads the objects that a rejection depends on, and never relies on watched objects alone. If it cannot read
-the objects for a warning, it omits the warning.
+The webhook reads the objects that a rejection depends on from the API server, because its watch cache may be outdated.
+If the webhook cannot read the objects for a warning, it omits the warning.
 
 In: an AdmissionReview of a NodeMaintenance to be created. Out: an AdmissionReview.
 Touches: nodemaintenances get, list, watch; nodes get, list; pods list; poddisruptionbudgets get, list, watch.
@@ -25,14 +25,14 @@ from kube.nodes import build_node_path
 from kube.paths import Object, encode_path_segment
 
 POD_LIST_TIMEOUT_SECONDS = 1.5
-"""Time limit for reading pods: a user should not wait longer for warnings, and a rejection needs no pods."""
+"""Time limit for listing the node's pods, which only warnings need; without the list, the warnings are omitted."""
 log = logging.getLogger("functions")
 
 
 async def validate(review_request: AdmissionRequest, cache: WatchCache, api: Api) -> Object:
-    """Return the review with the response. Raises `ApiError` if objects that a rejection depends on cannot be read.
+    """Return the AdmissionReview response. Raises `ApiError` if an object that a rejection depends on cannot be read.
 
-    A dry run gets the same response, because the webhook writes nothing (`sideEffects: None`).
+    A dry-run request gets the same response, because the webhook writes nothing (`sideEffects: None`).
     """
     if not review_request.is_create:
         return build_review_response(review_request)
@@ -71,7 +71,7 @@ async def _list_pods_or_empty(node: str, cache: WatchCache) -> list[Object]:
 async def _find_conflict(maintenance: Object, cache: WatchCache, api: Api) -> m.Maintenance | None:
     """Return another maintenance of the same node that prevents `maintenance` from beginning, or None if there is none.
 
-    Watched objects may be outdated, so the function reads a conflicting maintenance again before it returns it.
+    The watch cache may be outdated, so the function confirms a cached conflict with the API server's current objects.
     """
     cached = cache.list_maintenances(m.get_node_name(maintenance))
     if verdicts.find_conflict(maintenance, cached) is None:

@@ -1,7 +1,7 @@
-"""The webhook's watch caches: NodeMaintenance objects by node, and budgets by namespace.
+"""The webhook's watch caches: NodeMaintenance objects by node, and PodDisruptionBudgets by namespace.
 
-The webhook watches both kinds, so a review does not list them, however many exist. It does not watch nodes and pods, so
-heartbeats and starting pods cause no load. Each review reads only its own node and the pods on it.
+The webhook watches both kinds, so a review sends no list request for them. It does not watch nodes and pods, because
+their frequent updates, such as heartbeats, would cause load. Each review reads the node and the node's pods instead.
 """
 
 from __future__ import annotations
@@ -22,31 +22,32 @@ from kube.paths import Object, build_pods_on_node_query
 from kube.trimming import trim_budget
 
 MIN_CRD_RETRY_SECONDS, MAX_CRD_RETRY_SECONDS = 2.0, 60.0
-"""Minimum and maximum seconds between checks for the CRD of a missing API group; the interval doubles.
+"""Minimum and maximum seconds between two checks for a missing NodeMaintenance CRD; the interval doubles each time.
 
-Until the webhook finds a new CRD, it does not reject invalid objects of that group; `begin` fails on them instead.
+Until the webhook finds the CRD, it does not know the NodeMaintenances of that API group, so it cannot reject a conflict
+with them; the step `begin` then rejects the new maintenance.
 """
 
 MAX_CONCURRENT_POD_LISTS = 4
-"""Maximum number of concurrent requests that list pods.
+"""Maximum number of concurrent list requests for pods.
 
-Decoding the pods of a full node takes ten milliseconds of CPU time, during which other reviews wait.
+Decoding the pod list of a full node blocks the event loop, and thus all other reviews, for ten milliseconds.
 """
 
 
 Index = defaultdict[str, dict[str, Object]]
-"""Node name or namespace → the objects with this key, by uid."""
+"""Map from a node name or a namespace to its objects by uid."""
 
 
 class RetryingObserver(StreamObserver):
-    """Observer with which a watch retries a rejected request; the watch logs the reason of the rejection."""
+    """Stream observer that lets the watch retry a rejected request; the watch itself logs the error."""
 
     def on_failed(self, error: ApiError) -> None:
-        """Ignore the error, so that the watch sends its request again."""
+        """Ignore the error, so that the watch retries its request."""
 
 
 class WatchCache:
-    """Caches of maintenances and budgets, kept up to date by watches; `run` must be running while they are used."""
+    """Caches of NodeMaintenances and PodDisruptionBudgets; the watches in `run` keep them up to date."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -59,15 +60,15 @@ class WatchCache:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether all objects that existed at the start have been received."""
+        """Return whether all caches have received their initial lists."""
         return self._synced.is_set()
 
     def list_maintenances(self, node: str) -> list[Object]:
-        """Return the trimmed maintenances of all API groups that name `node`."""
+        """Return the cached maintenances of all API groups whose `spec.nodeName` is `node`."""
         return list(self._maintenances.get(node, {}).values())
 
     def list_budgets(self, namespaces: Collection[str]) -> list[Budget]:
-        """Return the trimmed budgets in `namespaces`."""
+        """Return the cached PodDisruptionBudgets in `namespaces`."""
         return [budget for namespace in namespaces for budget in self._budgets.get(namespace, {}).values()]
 
     async def wait_until_ready(self, timeout_seconds: float) -> None:
@@ -75,9 +76,9 @@ class WatchCache:
         await asyncio.wait_for(self._synced.wait(), timeout_seconds)
 
     async def list_pods(self, node: str) -> list[Object]:
-        """Return the pods on a node from the API server's cache; concurrent reviews of a node share one request.
+        """Return the pods on a node from the API server's cache; concurrent reviews of a node share one list request.
 
-        If one review is cancelled, the request continues for the others.
+        If one review is cancelled, the request continues for the other reviews.
         """
         task = self._pod_lists.get(node)
         if task is None:
@@ -92,7 +93,7 @@ class WatchCache:
         return items
 
     async def run(self) -> None:
-        """Watch until cancelled; raise the error if a watch fails permanently."""
+        """Run all watches until cancelled. Raises the error of a watch that fails permanently."""
         budgets = self._follow(
             BUDGETS_PATH, trim_budget, self._budgets, lambda item: str(item["metadata"]["namespace"])
         )
@@ -113,7 +114,7 @@ class WatchCache:
     async def _follow(
         self, path: str, transform: Callable[[Object], Object], index: Index, get_key: Callable[[Object], str]
     ) -> None:
-        """Keep an index of the objects at `path` up to date."""
+        """Watch the objects at `path`, and apply each change to `index`."""
         async with aclosing(follow(self._api, path, transform=transform, observer=RetryingObserver())) as changes:
             async for change in changes:
                 if change.change_type == "SYNCED":

@@ -1,1 +1,1 @@
-"""The step that renews certificates, and its supporting modules."""
+"""The step `renew-certificates`, and its supporting modules."""

@@ -19,16 +19,17 @@ FAILURES = Counter(
 )
 LABEL_NAMES = ["component", "namespace", "secret"]
 CertificateDates = tuple[tuple[str, str, str], datetime, datetime]
-"""Values of `LABEL_NAMES`, and the times at which the certificate was issued and expires."""
+"""A certificate's metric labels (see `LABEL_NAMES`), issue time and expiry time."""
 SNAPSHOT_TTL_SECONDS = 60.0
-"""Seconds after which dates are no longer exposed: four ticks.
+"""Seconds after a pass for which its certificate dates are exposed: four intervals of the PingSource.
 
-Each replica receives only part of the ticks, and must not expose outdated dates next to another replica's newer dates.
+Each replica receives only some of the PingSource's events. A replica must not expose outdated dates while another
+replica exposes newer ones.
 """
 
 
 class CertificateCollector(Collector):
-    """Collector that exposes the dates of all certificates from the last pass, unless that pass is outdated.
+    """Collector that exposes all certificates' issue and expiry times, read by the last pass, unless they are outdated.
 
     The collector also exposes the time of the last pass that read every namespace.
     """
@@ -39,7 +40,7 @@ class CertificateCollector(Collector):
         self._dates: list[CertificateDates] = []
 
     def update(self, dates: Iterable[CertificateDates], unread_namespaces: Collection[str]) -> None:
-        """Store the dates from a pass; keep the last known dates of namespaces that could not be read."""
+        """Store the certificate dates from a pass; for `unread_namespaces`, keep the previous dates."""
         kept = [previous for previous in self._dates if previous[0][1] in unread_namespaces]
         self._dates = [*dates, *kept]
         self._updated_at = time.time()
@@ -47,7 +48,7 @@ class CertificateCollector(Collector):
             self._all_read_at = self._updated_at
 
     def describe(self) -> tuple[GaugeMetricFamily, ...]:
-        """Return the gauges without values."""
+        """Return the gauges without samples."""
         return (
             GaugeMetricFamily(
                 "nodemaintenance_certificates_timestamp_seconds",
@@ -64,7 +65,7 @@ class CertificateCollector(Collector):
         )
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the gauges with the dates of the certificates."""
+        """Yield the gauges with one sample per certificate."""
         all_read_at, expiry, issued = self.describe()
         if self._all_read_at is not None:
             all_read_at.add_metric((), self._all_read_at)

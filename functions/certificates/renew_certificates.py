@@ -1,8 +1,8 @@
 """Renew certificates: check every labelled Secret, and make the changes that are due (OSV-20..23).
 
-The step checks the namespaces in `CERTIFICATE_NAMESPACES`, separated by commas; the default is the product's own
-namespace. A server uses a certificate issued by a new CA only `CERTIFICATE_PAUSE` seconds (default: 600) after the CA
-was published. If no certificate issued by another CA is still valid, the server uses the new certificate immediately.
+The step checks the namespaces in the comma-separated list `CERTIFICATE_NAMESPACES`; the default is the product's own
+namespace. After publishing a new CA, the step waits `CERTIFICATE_PAUSE` seconds (default: 600) before it issues server
+certificates with that CA. If no certificate issued by another CA is still valid, the step does not wait.
 
 In: a PingSource tick; an added, updated or deleted Secret, by reference: no event contains a key. Out: nothing.
 Touches: secrets get, list, create, patch in node-maintenance; configmaps list, create, patch in node-maintenance;
@@ -35,9 +35,9 @@ from kube.client.sync_client import SyncClient
     coalescing=HintPolicy(lambda _hint: WorkKey("all certificates")),
 )
 def renew_certificates(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Make the changes that are due; a rejected change to one component does not stop changes to other components.
+    """Renew the certificates that are due; an error in one component does not prevent the renewal of other components.
 
-    Raises `Retry` if a retry may succeed.
+    Raises `Retry` if a renewal failed with an error that a retry may resolve.
     """
     from functions.certificates.renewal import list_certificate_dates, renew_all
 

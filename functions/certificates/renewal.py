@@ -1,10 +1,10 @@
 """Renews the certificates in all namespaces, component by component, one write at a time.
 
-A pass ends when nothing is due or the time runs out. Keys are never logged, recorded in Events, or returned. Logs and
-Events contain only names, serial numbers, annotation values and API errors.
+A pass ends when no renewal is due or its deadline has passed. Private keys are never logged, recorded in Events, or
+returned. Logs and Events contain only names, serial numbers, annotation values and API errors.
 
-This module is imported on the first event, because the cryptography library is slow to import, and the other functions
-must start without that delay.
+This module is imported on the first event, because importing the cryptography library is slow and would delay the start
+of the other functions.
 """
 
 from __future__ import annotations
@@ -52,53 +52,51 @@ from kube.kubernetes_events import EventNotice
 from kube.paths import Object
 
 PUBLISH_MARGIN = timedelta(seconds=2)
-"""Maximum time from the publication time that a write records to the end of this write.
+"""Added to the propagation delay, because a CA is published up to two seconds after its recorded publication time.
 
-One second allows for the pass's clock, which advances in whole seconds, and one second for the write.
+One second covers the pass's clock, which advances in whole seconds; the other covers the write itself.
 """
 MAX_READS = 5
-"""Maximum number of attempts per component in one pass; only another client's write causes a further attempt."""
+"""Maximum number of attempts per component in one pass; a conflict with another client's write causes a retry."""
 MIN_SECOND_PASS_SECONDS = 0.3
-"""Minimum seconds for a second pass in a tick; with less time left, the pass would achieve nothing."""
+"""Minimum seconds that must remain before the deadline to start a second pass for the same PingSource event."""
 ROTATION_WITHOUT_TARGETS, ROTATION_WITH_TARGETS = RoundRobin(), RoundRobin()
-"""Rotations that select a pass's first component: for passes without and with known CA injection targets.
+"""Round-robin positions that select a pass's first component, for passes without and with known CA injection targets.
 
-With a single rotation and an even number of components, each second pass of a tick would start with the same component.
-Each process has its own positions.
+A PingSource event may trigger one pass of each type. With one shared position and an even number of components, the
+second pass would always start with the same component. Each process has its own positions.
 """
 EVENT_MESSAGES = {
     CA_CREATED: "created a new CA",
     CERTIFICATE_ISSUED: "issued a certificate",
     CA_ACTIVATED: "the new CA signs certificates from now on",
 }
-"""Reason of a write → message of its Event. Writes with other reasons follow from these writes, and get no Event."""
+"""Map from a write's reason to the message of its Event; writes with other reasons are follow-ups and get no Event."""
 WRITE_TIMEOUT_SECONDS = 0.5
-"""Initial time limit of a write, halved after each timeout of a write to the same kind of object.
+"""Initial timeout of a write, halved whenever a write to the same kind of object times out.
 
-If a webhook hangs, all writes to one kind therefore take less than one second, out of the 1.6 s that a pass has.
+If a webhook hangs, all writes to one kind therefore time out within one second in total. A pass has 1.6 seconds.
 """
 EVENT_TIMEOUT_SECONDS = 0.3
-"""Time limit for recording Events."""
+"""Timeout for recording Events."""
 INJECTION_COOLDOWN_SECONDS = 10.0
-"""Seconds after injecting the CA bundle into an object during which only a tick injects the bundle again.
+"""Seconds after a CA bundle injection during which only a PingSource event repeats the injection into the same object.
 
-Otherwise this function and a client that keeps removing the bundle would undo each other's writes in a tight loop.
+Without this cooldown, the function and a client that keeps removing the bundle would undo each other's writes in a
+tight loop.
 """
 INJECTED_AT: dict[tuple[str, str, str], float] = {}
-"""Namespace, kind and name of an object → when this process last wrote a CA bundle to it.
-
-The clock is `time.monotonic`.
-"""
+"""Map from an object's namespace, kind and name to the monotonic time of this process's last CA bundle injection."""
 log = logging.getLogger("functions")
 
 
 @dataclass
 class LastTick:
-    """State that this process keeps between two ticks.
+    """Outcome of the last PingSource event in this process.
 
     Attributes:
-        ran_out_of_time: Whether the CA injection targets were listed too late for a second pass. The next tick then
-            waits for the list, however long it takes, and makes one pass.
+        ran_out_of_time: Whether the CA injection targets were listed too late for a second pass. For the next
+            PingSource event, the function then waits for the list without a timeout and makes a single pass.
     """
 
     ran_out_of_time: bool = False
@@ -108,7 +106,7 @@ LAST_TICK = LastTick()
 
 
 class PassContext(NamedTuple):
-    """Parameters of a pass over all namespaces; `is_tick` is False if an event about an object triggered the pass."""
+    """Parameters of a pass over all namespaces; `is_tick` is whether a PingSource event triggered the pass."""
 
     api: Api
     propagation_delay: timedelta
@@ -117,16 +115,16 @@ class PassContext(NamedTuple):
 
 
 class PassResult(NamedTuple):
-    """Result of a pass: the final states, the errors, and the namespaces that could not be read."""
+    """Result of a pass: the components' final states, the API errors, and the namespaces that could not be read."""
 
     states: list[ComponentState]
     errors: list[ApiError]
     unread_namespaces: list[str]
 
     def merge_later_result(self, later: PassResult) -> PassResult:
-        """Return the combined result of this pass and of the pass with the result `later`.
+        """Return the combined result of this pass and the later pass with the result `later`.
 
-        For namespaces that the later pass could not read, the result contains the states from this pass.
+        For namespaces that the later pass could not read, the combined result contains the states from this pass.
         """
         kept = [state for state in self.states if state.namespace in later.unread_namespaces]
         unread = [namespace for namespace in later.unread_namespaces if namespace in self.unread_namespaces]
@@ -134,10 +132,11 @@ class PassResult(NamedTuple):
 
 
 async def renew_all(api: Api, settings: Settings, now: datetime, *, is_tick: bool = True) -> PassResult:
-    """Make the changes that are due at `now` in every namespace.
+    """Renew the certificates that are due at `now` in every namespace.
 
-    While the CA injection targets are unknown, a pass renews certificates but does not switch to another CA. If the
-    targets are listed late, a tick makes a second pass with them, if time is left.
+    While the CA injection targets are unknown, a pass renews certificates but does not activate a new CA. If the
+    targets are listed late and `is_tick` is true, the function makes a second pass with them, unless the deadline is
+    too close.
     """
     started_at, namespaces = time.monotonic(), settings.namespaces
 
@@ -163,9 +162,9 @@ async def renew_all(api: Api, settings: Settings, now: datetime, *, is_tick: boo
 
 
 async def _find_injection_targets(api: Api, namespaces: Collection[str]) -> list[Object] | None:
-    """Return the CA injection targets, or None if they cannot be read.
+    """Return the CA injection targets; log an API error and return None.
 
-    After an error, the event needs no retry, because the next tick reads the targets again.
+    The error triggers no retry of the event, because the next PingSource event lists the targets again.
     """
     try:
         return await lookup.list_injection_targets(api, namespaces)
@@ -177,10 +176,10 @@ async def _find_injection_targets(api: Api, namespaces: Collection[str]) -> list
 async def _renew_namespaces(
     context: PassContext, namespaces: Collection[str], targets: list[Object] | None
 ) -> PassResult:
-    """Read all namespaces concurrently, and renew their components one after another.
+    """Read all namespaces concurrently, and renew the certificates of their components one after another.
 
-    Each pass of the same kind starts with a different component, so that a hanging write cannot block other components
-    forever.
+    Passes start with different components by round robin, so that a hanging write to one component cannot block the
+    other components forever.
     """
     result = PassResult([], [], [])
     states_by_namespace = await gather_all(
@@ -198,19 +197,23 @@ async def _renew_namespaces(
 async def _read_namespace(
     context: PassContext, namespace: str, targets: list[Object] | None, result: PassResult
 ) -> tuple[ComponentState, ...]:
-    """Return the states of a namespace's components; add an API error to `result` and return no states."""
+    """Return the states of a namespace's components; on an API error, add the error to `result` and return ()."""
     try:
         snapshot = await lookup.read_snapshot(context.api, namespace, targets)
     except ApiError as error:
         result.errors.append(_log_read_error(f'the certificates in namespace "{namespace}"', error))
         result.unread_namespaces.append(namespace)
         return ()
-    await _record_notices(context.api, snapshot.skipped_notices)
+    await _record_events(context.api, snapshot.skipped_notices)
     return snapshot.states
 
 
 def _build_rotation_key(state: ComponentState) -> str:
-    """Return a hash of the component's name: each process starts at a random position, and hashes are spread evenly."""
+    """Return a hash of the component's name.
+
+    Each process starts at a random position. Since hashes are spread evenly, each component is equally likely to be
+    the first.
+    """
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{state.namespace}/{state.component.name}"))
 
 
@@ -221,11 +224,11 @@ def _log_read_error(description: str, error: ApiError) -> ApiError:
 
 
 class Renewal:
-    """The renewal of the certificates of one component in one pass.
+    """One pass that renews one component's certificates.
 
     Attributes:
-        state: The component's state, which each write updates; the metrics use the final state.
-        errors: The API errors of the objects that the pass could not write, and the error that ended the pass, if any.
+        state: The component's state, updated after each write; the metrics use the final state.
+        errors: The API errors of the failed writes, and the error that ended the pass, if any.
     """
 
     def __init__(self, context: PassContext, state: ComponentState) -> None:
@@ -236,44 +239,44 @@ class Renewal:
         self._write_timeouts = defaultdict[str, float](lambda: WRITE_TIMEOUT_SECONDS)
 
     async def run(self) -> None:
-        """Make all changes that are due; after a write by another client, read the state again and start over."""
+        """Send all writes that are due; if another client changed an object first, read the state again and retry."""
         try:
             for _ in range(MAX_READS - 1):
                 with suppress(Conflict, NotFound):
-                    return await self._make_changes()
-                if not await self._reload():
+                    return await self._send_due_writes()
+                if not await self._reload_state():
                     return None
-            await self._make_changes()
+            await self._send_due_writes()
         except ApiError as error:
-            await self._report_failure(error)
+            await self._report_pass_failure(error)
 
-    async def _make_changes(self) -> None:
-        """Make all changes that are due. Raises `Conflict` or `NotFound` if another client wrote an object first."""
-        await _record_notices(self._api, _build_notices(self.state, self._clock()))
+    async def _send_due_writes(self) -> None:
+        """Send all writes that are due. Raises `Conflict` or `NotFound` if another client changed an object first."""
+        await _record_events(self._api, _build_problem_events(self.state, self._clock()))
         applied = set[tuple[str, tuple[str, str]]]()
         while write := plan_next_write(self.state, self._clock(), self._propagation_delay):
             if (write.reason, write.target) in applied:
                 message = "the stored object differs from what was written: check for a webhook that changes it"
-                await self._exclude_object(write.target, Rejected(0, message))
+                await self._exclude_unwritable_object(write.target, Rejected(0, message))
                 continue
             if write.reason == BUNDLE_INJECTED and not self._may_inject_bundle(write.target):
                 return
             if write.reason == CA_ACTIVATED:
-                applied.clear()  # After the switch to the new CA, objects may need the same write again.
+                applied.clear()  # After the activation of the new CA, an object may need the same write again.
             applied.add((write.reason, write.target))
-            await self._apply_write(write)
+            await self._send_write(write)
             if self._api.is_dry_run:
-                return  # A dry run stores nothing, so no further write can build on this one.
+                return  # A dry run stores no object, so a later write cannot depend on this one.
 
     def _may_inject_bundle(self, target: tuple[str, str]) -> bool:
         injected_at = INJECTED_AT.get((self.state.namespace, *target), -inf)
         return self._is_tick or time.monotonic() - injected_at > INJECTION_COOLDOWN_SECONDS
 
-    async def _reload(self) -> bool:
-        """Read the latest state; return False if the component no longer has any objects.
+    async def _reload_state(self) -> bool:
+        """Read the component's latest state; return False if the component no longer has any objects.
 
-        The next pass handles objects that have requested the CA bundle during this pass. Listing all injection targets
-        again may take more time than this pass has.
+        The function reads only the known CA injection targets again. Listing all of them may take too long for this
+        pass, so the next pass finds targets that were added in the meantime.
         """
         before = self.state
         targets = (
@@ -284,37 +287,37 @@ class Renewal:
         self.state = replace(latest or before, unwritable=before.unwritable)
         return latest is not None
 
-    async def _apply_write(self, write: Write) -> None:
-        """Send a write and apply its response to the state; exclude the object if only this object cannot be written.
+    async def _send_write(self, write: Write) -> None:
+        """Send a write and apply the response to the state; after an error of this object alone, exclude the object.
 
-        Raises other API errors, after which the pass cannot continue with the component.
+        Raises any other `ApiError`, which ends the pass for this component.
         """
         send, kind = self._api.create if write.is_create else self._api.patch, write.target[0]
         try:
             written = await asyncio.wait_for(send(write.path, write.body), self._write_timeouts[kind])
         except asyncio.TimeoutError:  # The write may still succeed; the next pass reads the result.
             self._write_timeouts[kind] /= 2
-            await self._exclude_object(write.target, Unavailable(0, "no response in time"))
+            await self._exclude_unwritable_object(write.target, Unavailable(0, "no response in time"))
         except (Denied, Rejected) as error:
-            await self._exclude_object(write.target, error)
+            await self._exclude_unwritable_object(write.target, error)
         except Unavailable as error:
             if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
-                raise  # After a missing response or a 429, other requests would fail as well.
-            await self._exclude_object(write.target, error)  # The error may be specific to this object.
+                raise  # After a missing response or a 429, writes to other objects would fail as well.
+            await self._exclude_unwritable_object(write.target, error)  # A 5xx error may be specific to this object.
         except Conflict:
             if not write.is_create or write.target not in self._conflicting:
                 self._conflicting.add(write.target)
                 raise
             label = f"{COMPONENT_LABEL}={self.state.component.name}"
             message = f"it already exists without the label {label}: add the label, or delete the {kind}"
-            await self._exclude_object(write.target, Rejected(HTTPStatus.CONFLICT, message))
+            await self._exclude_unwritable_object(write.target, Rejected(HTTPStatus.CONFLICT, message))
         else:
             self.state = apply_response(self.state, write, written)
             if not self._api.is_dry_run:
                 await self._report_write(write)
 
     async def _report_write(self, write: Write) -> None:
-        """Log and count a write, and record its Event; for an injection, store the time for the cooldown."""
+        """Log and count a write, and record its Event; for a CA bundle injection, start the cooldown."""
         component, namespace, (kind, name) = self.state.component, self.state.namespace, write.target
         fields = {"component": component.name, "namespace": namespace, "kind": kind, "name": name}
         log.info("certificates: %s", write.reason, extra={"fields": fields})
@@ -327,18 +330,18 @@ class Renewal:
             pair, message = component_state.get_current_key_pair(secret), EVENT_MESSAGES[write.reason]
             serial_text = f", serial {key_pairs.format_serial(pair.parsed_certificate)}" if pair else ""
             notice = build_notice(namespace, write.target, RENEWED_REASON, f"{message}{serial_text}")
-            await _record_notices(self._api, [notice])
+            await _record_events(self._api, [notice])
 
-    async def _exclude_object(self, target: tuple[str, str], error: ApiError) -> None:
-        """Exclude an object that cannot be written now, so that the pass continues with the remaining objects."""
+    async def _exclude_unwritable_object(self, target: tuple[str, str], error: ApiError) -> None:
+        """Exclude an object whose write failed, so that the pass continues with the component's other objects."""
         self.errors.append(error)
         self.state = replace(self.state, unwritable=self.state.unwritable | {target})
         FAILURES.labels(self.state.component.name).inc()
         message = f'cannot write {target[0]} "{target[1]}": {error.message}'
         log.error("certificates: %s", message)
-        await self._record_failure(message)
+        await self._record_failure_event(message)
 
-    async def _report_failure(self, error: ApiError) -> None:
+    async def _report_pass_failure(self, error: ApiError) -> None:
         """Report an error that ended the pass for this component."""
         self.errors.append(error)
         component, namespace = self.state.component.name, self.state.namespace
@@ -347,24 +350,24 @@ class Renewal:
         log.error("cannot renew certificates: %s", error.message, extra={"fields": fields})
         # Transient errors are usually resolved before an administrator reads the Event.
         if not isinstance(error, Conflict | NotFound | Unavailable):
-            await self._record_failure(error.message)
+            await self._record_failure_event(error.message)
 
-    async def _record_failure(self, message: str) -> None:
+    async def _record_failure_event(self, message: str) -> None:
         target = ("ConfigMap", self.state.component.bundle_configmap_name)
         notice = build_notice(self.state.namespace, target, NOT_RENEWED_REASON, message)
-        await _record_notices(self._api, [notice])
+        await _record_events(self._api, [notice])
 
 
-async def _record_notices(api: Api, notices: Iterable[EventNotice]) -> None:
-    """Record an Event for each notice within `EVENT_TIMEOUT_SECONDS`, because a renewal matters more than its Event."""
+async def _record_events(api: Api, notices: Iterable[EventNotice]) -> None:
+    """Record the Events, for at most `EVENT_TIMEOUT_SECONDS`, so that slow Events do not delay the renewals."""
     try:
         await asyncio.wait_for(EVENT_RECORDER.record(api, notices), EVENT_TIMEOUT_SECONDS)
     except asyncio.TimeoutError:
         log.warning("cannot record Events: no response in time")
 
 
-def _build_notices(state: ComponentState, now: datetime) -> Iterator[EventNotice]:
-    """Yield a notice for each problem of the component's Secrets that an administrator must solve."""
+def _build_problem_events(state: ComponentState, now: datetime) -> Iterator[EventNotice]:
+    """Build an Event for each problem with the component's Secrets that an administrator must fix."""
     annotation = objects.DNS_NAMES_ANNOTATION
     for server in state.server_secrets:
         target = ("Secret", objects.get_name(server))

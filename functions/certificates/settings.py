@@ -13,12 +13,12 @@ PROPAGATION_SECONDS = 600
 """Default `CERTIFICATE_PAUSE`: two minutes for the kubelet to update a ConfigMap, eight for clients to reload it."""
 
 MAX_PROPAGATION_SECONDS = int(min(component.renewal_period for component in COMPONENTS.values()).total_seconds()) // 4
-"""Maximum `CERTIFICATE_PAUSE`: a CA that waits longer might be replaced before it signs a certificate."""
+"""Maximum `CERTIFICATE_PAUSE`; with a longer pause, a new CA might be replaced before it signs a certificate."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The namespaces to check, and how long clients have to read a new CA before a server uses it."""
+    """The namespaces to check, and how long clients have to load a new CA before it issues server certificates."""
 
     namespaces: tuple[str, ...] = (DEFAULT_NAMESPACE,)
     propagation_delay: timedelta = timedelta(seconds=PROPAGATION_SECONDS)

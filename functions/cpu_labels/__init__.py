@@ -1,1 +1,1 @@
-"""The step that labels nodes with the CPU models and features they offer, and its supporting modules."""
+"""The step `label-cpu`, which labels nodes with the CPU models and features that they offer."""

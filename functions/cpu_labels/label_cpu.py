@@ -1,9 +1,9 @@
 """Label nodes with the CPU models and features that they offer, which virtual machines select (OSV-30..39).
 
-A change of the capabilities that nodes offer, or of the obsolete models, starts a round: the step reads all nodes page
-by page and patches those whose labels differ. Each tick checks one page in turn. If labels on that page differ, an
-event was lost, and the tick starts a round from that page. If KubeVirt is installed, KubeVirt's node-labeller owns
-these labels and this step does nothing.
+A change of the nodes' CPU capabilities or of the obsolete CPU models starts a full relabelling (a "round"): the step
+reads all nodes page by page and patches those whose labels are outdated. Each PingSource event checks the next page of
+nodes. Outdated labels on that page mean that an event was lost, so the step starts a round at that page. If KubeVirt is
+installed, KubeVirt's node-labeller owns these labels and this step does nothing.
 
 In: a ConfigMap or HyperConverged added, updated or deleted, by reference; `labels.due`; a PingSource tick.
 Out: `labels.due` while nodes remain.
@@ -50,33 +50,37 @@ STEP = "label-cpu"
 HINT_KINDS = (None, "ConfigMap", hyperconverged.KIND)
 PASSIVE_MESSAGE = "KubeVirt is installed, so its virt-handler labels the nodes and this install does not"
 TICK_POSITIONS: MutableMapping[SyncClient, str] = WeakKeyDictionary()
-"""API client → position of the page at which the next tick continues. Each process has its own positions."""
-LAST_TRIGGERS: MutableMapping[SyncClient, str] = WeakKeyDictionary()
-"""API client → the HyperConverged (as `_format_generation` formats it) that started the last finished round.
+"""Map from an API client to the continue token of the page of nodes that the next PingSource event checks.
 
-An update that changes only the status of that HyperConverged starts no new round.
+Each process has its own positions.
+"""
+LAST_TRIGGERS: MutableMapping[SyncClient, str] = WeakKeyDictionary()
+"""Map from an API client to the HyperConverged generation that the last relabelling of all nodes applied.
+
+`_format_generation` formats the value. With it, the step ignores an update that changes only the HyperConverged's
+status.
 """
 BATCH_SIZE, MIN_BATCH_SECONDS = 25, 0.5
-"""Number of nodes patched concurrently, and the seconds that must remain to start the next batch."""
+"""Number of nodes to patch concurrently, and minimum seconds before the deadline to start another batch."""
 log = logging.getLogger("functions")
 
 
 class Position(NamedTuple):
-    """Where a pass begins.
+    """Page and node at which a pass begins.
 
     Attributes:
-        page: The token of the page of nodes, "" for the first page.
-        first_node: The name of the first node on the page, "" if the pass labels the whole page.
-        round_trigger: The HyperConverged that started the round of a `labels.due` event, "" if unknown.
+        page: The continue token of the page of nodes, "" for the first page.
+        first_node: The name of the first node to label on the page, "" to label the whole page.
+        trigger_generation: The HyperConverged generation that started the relabelling of all nodes, "" if unknown.
     """
 
     page: str = ""
     first_node: str = ""
-    round_trigger: str = ""
+    trigger_generation: str = ""
 
 
 class LabelSnapshot(NamedTuple):
-    """Input of one pass: the HyperConverged if there is one, the capabilities, the settings and one page of nodes."""
+    """Input of one pass: the HyperConverged (if any), the CPU capabilities, the settings and one page of nodes."""
 
     hyperconverged: Object | None
     capability_input: CapabilityInput
@@ -85,13 +89,13 @@ class LabelSnapshot(NamedTuple):
 
 
 class LabelResult(NamedTuple):
-    """Result of one page.
+    """Result of labelling one page of nodes.
 
     Attributes:
         patched_count: Number of patched nodes.
-        next_node: Name of the node at which another pass must begin, "" if all nodes are done. It is the first node for
-            which no time was left, or else the first node whose patch may succeed later.
-        error: Why another pass is needed: the last error of such a patch, or that the time ran out.
+        next_node: Name of the node at which another pass must begin, "" if all nodes are labelled. It is the first node
+            that was not reached before the deadline, or else the first one whose patch failed with a transient error.
+        error: Why another pass is needed: the last transient error, or that the deadline has passed.
     """
 
     patched_count: int
@@ -108,8 +112,8 @@ class LabelResult(NamedTuple):
 def label_cpu(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Label one page of nodes, and emit `labels.due` if more pages remain.
 
-    Sends only two requests if no ConfigMap describes capabilities and no node is labelled. Raises `Retry` if the round
-    is complete except for nodes that cannot be patched now.
+    Sends only two requests if no ConfigMap describes CPU capabilities and no node is labelled. Raises `Retry` after the
+    last page if patches of nodes failed with a transient error.
     """
     is_tick = event.get_type() == events.TICK
     position = Position(TICK_POSITIONS.get(client, "")) if is_tick else _parse_position(event)
@@ -118,7 +122,7 @@ def label_cpu(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]
         return []
     named_nodes = [node for node in snapshot.page.nodes if node["metadata"]["name"] in snapshot.capability_input.nodes]
     _record_problems(filter(None, map(node_patch.find_skip_problem, named_nodes)), client)
-    result = client.run(_patch_page(client.api, snapshot, position.first_node))
+    result = client.run(_patch_nodes_of_page(client.api, snapshot, position.first_node))
     if result.patched_count:
         log.info("labelled %s with CPU models and features", format_count(result.patched_count, "node"))
     _report_unknown_nodes(event, snapshot.capability_input, client)
@@ -127,28 +131,30 @@ def label_cpu(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]
         if not result.patched_count:
             return []
     elif event.get_type() != events.LABELS_DUE:
-        position = position._replace(round_trigger=_format_generation(snapshot.hyperconverged))
+        position = position._replace(trigger_generation=_format_generation(snapshot.hyperconverged))
     if next_data := _build_next_position(position, snapshot.page, result):
-        return [_build_labels_due(event, {**next_data, "began": position.round_trigger})]
+        return [_build_labels_due(event, {**next_data, "began": position.trigger_generation})]
     if not is_tick:
-        _finish_round(event, result, position.round_trigger, client)
+        _finish_relabelling(event, result, position.trigger_generation, client)
     return []
 
 
-def _finish_round(event: BaseCloudEvent, result: LabelResult, round_trigger: str, client: SyncClient) -> None:
-    """Store the HyperConverged that started the finished round. Raises `Retry` if nodes remain.
+def _finish_relabelling(
+    event: BaseCloudEvent, result: LabelResult, trigger_generation: str, client: SyncClient
+) -> None:
+    """Store the HyperConverged generation that the finished relabelling applied. Raises `Retry` if nodes remain.
 
-    The HyperConverged is stored only at the end of the round, so that a redelivered event repeats its work after a lost
-    reply. If the HyperConverged's own event leaves nodes unpatched, the HyperConverged is not stored either.
+    The generation is stored only at the end. If a reply is lost, the redelivered event therefore repeats the
+    relabelling. The generation is not stored either if the HyperConverged's own event leaves nodes unpatched.
     """
-    if round_trigger and not (result.next_node and _get_kind(event) == hyperconverged.KIND):
-        LAST_TRIGGERS[client] = round_trigger
+    if trigger_generation and not (result.next_node and _get_event_kind(event) == hyperconverged.KIND):
+        LAST_TRIGGERS[client] = trigger_generation
     if result.next_node:
         raise Retry(result.error)
 
 
 def _read_snapshot(event: BaseCloudEvent, page_token: str, client: SyncClient) -> LabelSnapshot | None:
-    """Read the input of this pass, or return None if there is nothing to do.
+    """Read the input of this pass; return None if this install must not label any node now.
 
     Records an Event for each problem that an administrator must fix.
     """
@@ -157,7 +163,7 @@ def _read_snapshot(event: BaseCloudEvent, page_token: str, client: SyncClient) -
     page = client.run(lookup.list_node_page(api, page_token, managed_only=not configmaps))
     if not (configmaps or page.nodes):
         if event.get_type() == events.TICK:
-            TICK_POSITIONS.pop(client, None)  # Managed nodes may remain on the pages before this one.
+            TICK_POSITIONS.pop(client, None)  # Labelled nodes may remain on earlier pages: continue on the first page.
         return None
     if not is_active_install(client):
         return None
@@ -167,8 +173,8 @@ def _read_snapshot(event: BaseCloudEvent, page_token: str, client: SyncClient) -
             log.info(PASSIVE_MESSAGE)
         return None
     selected, problems = hyperconverged.select_hyperconverged(hyperconvergeds)
-    if _get_kind(event) == hyperconverged.KIND and LAST_TRIGGERS.get(client) == _format_generation(selected):
-        return None  # Only the status of the HyperConverged has changed since it started the last finished round.
+    if _get_event_kind(event) == hyperconverged.KIND and LAST_TRIGGERS.get(client) == _format_generation(selected):
+        return None  # Only the HyperConverged's status has changed since the last relabelling of all nodes.
     capability_input, settings = capabilities.parse_capabilities(configmaps), hyperconverged.parse_settings(selected)
     problems += capability_input.problems
     if isinstance(settings, Problem):
@@ -185,8 +191,8 @@ def _record_problems(problems: Iterable[Problem], client: SyncClient) -> None:
 
 
 def _report_unknown_nodes(event: BaseCloudEvent, capability_input: CapabilityInput, client: SyncClient) -> None:
-    """Record an Event for each nonexistent node that a ConfigMap names, if the event reports a changed ConfigMap."""
-    if _get_kind(event) != "ConfigMap":
+    """Record an Event for each nonexistent node that a ConfigMap names, if a changed ConfigMap triggered the pass."""
+    if _get_event_kind(event) != "ConfigMap":
         return
     try:
         node_names = client.run(lookup.list_node_names(client.api))
@@ -197,11 +203,11 @@ def _report_unknown_nodes(event: BaseCloudEvent, capability_input: CapabilityInp
 
 
 def _build_next_position(position: Position, page: Page, result: LabelResult) -> dict[str, str] | None:
-    """Return the position, as event data, at which the round continues, or None after the last page.
+    """Return the position, as event data, at which the next pass continues, or None after the last page.
 
-    If nodes of the page were patched and further nodes remain, the round repeats the page from the first node for which
-    no time was left. Each repetition patches at least one node, so the repetitions end. If no node was patched, the
-    round skips the page and leaves it to the ticks.
+    If the pass patched only some nodes of the page, the next pass repeats the page from `result.next_node`. Each
+    repetition patches at least one node, so the repetitions end. If the pass patched no node, the next pass skips the
+    page; a later PingSource event checks that page again.
     """
     if result.next_node and result.patched_count:
         return {"after": position.page, "from": result.next_node}
@@ -209,16 +215,16 @@ def _build_next_position(position: Position, page: Page, result: LabelResult) ->
 
 
 def _build_labels_due(cause: BaseCloudEvent, data: dict[str, str]) -> BaseCloudEvent:
-    """Build the event that continues the round of `cause`; the first event of a round determines the round's id."""
+    """Build `labels.due`, which continues the relabelling of `cause`, or starts one with an id derived from `cause`."""
     round_id = cause.get_extension("round") or uuid.uuid5(events.ID_NAMESPACE, f"{cause.get_source()}#{cause.get_id()}")
     reference = ObjectReference("v1", "cpu-labels", str(round_id), kind="Round")
     return events.build_event(events.LABELS_DUE, STEP, reference, cause=cause, data=data)
 
 
 def _parse_position(event: BaseCloudEvent) -> Position:
-    """Return the position in a `labels.due` event of this install; any other event has the position of the first node.
+    """Return the position in a signed `labels.due` event; for any other event, return the position of the first node.
 
-    Raises `BadEvent` if a field is not a string.
+    Raises `BadEvent` if a field of the position is not a string.
     """
     if event.get_type() != events.LABELS_DUE:
         return Position()
@@ -231,30 +237,30 @@ def _parse_position(event: BaseCloudEvent) -> Position:
 
 
 def _format_generation(hyperconverged_object: Object | None) -> str:
-    """Return the uid and generation of a HyperConverged, "" for None."""
+    """Return the uid and generation of a HyperConverged as one string, or "" for None."""
     metadata = hyperconverged_object["metadata"] if hyperconverged_object else {}
     return f"{metadata['uid']} {metadata.get('generation', 0)}" if metadata else ""
 
 
 def _build_coalesce_key(event: BaseCloudEvent) -> str:
-    """Return a key that is equal for events with the same trigger and the same first node."""
+    """Return the key by which the work queue coalesces events: their type or object kind, and their position."""
     if event.get_type() not in (events.TICK, events.LABELS_DUE):
-        return _get_kind(event)
+        return _get_event_kind(event)
     return f"{event.get_type()} {' '.join(_parse_position(event)[:2])}"
 
 
-def _get_kind(event: BaseCloudEvent) -> str:
+def _get_event_kind(event: BaseCloudEvent) -> str:
     return str(event.get_extension("kind") or "")
 
 
-async def _patch_page(api: Api, snapshot: LabelSnapshot, first_node: str) -> LabelResult:
-    """Patch the nodes of a page whose labels differ, several nodes concurrently, until the time runs out.
+async def _patch_nodes_of_page(api: Api, snapshot: LabelSnapshot, first_node: str) -> LabelResult:
+    """Patch the nodes of a page whose labels are outdated, in concurrent batches, until the deadline has passed.
 
     A rejected patch is logged; it neither stops the other patches nor triggers another pass. The nodes of a page are
-    ordered by name; those before `first_node` were patched by an earlier pass over the same page.
+    ordered by name; an earlier pass has patched those before `first_node`.
     """
     nodes = [node for node in snapshot.page.nodes if node["metadata"]["name"] >= first_node]
-    differing = [node for node in nodes if _build_patch(node, snapshot)]
+    differing = [node for node in nodes if _build_label_patch(node, snapshot)]
     outcomes: list[bool | str] = []
     for start in range(0, len(differing), BATCH_SIZE):
         if start and not has_seconds_left(MIN_BATCH_SECONDS):
@@ -266,20 +272,20 @@ async def _patch_page(api: Api, snapshot: LabelSnapshot, first_node: str) -> Lab
     return LabelResult(
         outcomes.count(True),
         remaining[0]["metadata"]["name"] if remaining else "",
-        str(failed[-1][1]) if failed else "ran out of time before all nodes were labelled",
+        str(failed[-1][1]) if failed else "the deadline passed before all nodes were labelled",
     )
 
 
 async def _patch_node(api: Api, node: Object, snapshot: LabelSnapshot) -> bool | str:
-    """Patch one node; return whether it was patched, or the error message of a patch that may succeed later.
+    """Patch one node; return whether the node was patched, or the error message if a retry may succeed.
 
-    If the page is outdated, the node is read again first. After a conflict, only a pass that reads all inputs again can
-    compute the labels, because the other writer may have used a newer ConfigMap.
+    If the page is outdated, the function reads the node again first. After a conflict, the function does not retry,
+    because the other writer may have used a newer ConfigMap. The next pass reads all inputs again.
     """
     name = node["metadata"]["name"]
     try:
         current_node = await lookup.read_node(api, name) if snapshot.page.is_outdated else node
-        operations = _build_patch(current_node, snapshot) if current_node else []
+        operations = _build_label_patch(current_node, snapshot) if current_node else []
         if operations:
             await api.patch(build_node_path(name), operations, JSON_PATCH)
         return bool(operations)
@@ -293,5 +299,5 @@ async def _patch_node(api: Api, node: Object, snapshot: LabelSnapshot) -> bool |
     return failure.message if isinstance(failure, Unavailable) else False
 
 
-def _build_patch(node: Node, snapshot: LabelSnapshot) -> list[Object]:
+def _build_label_patch(node: Node, snapshot: LabelSnapshot) -> list[Object]:
     return node_patch.build_node_patch(node, snapshot.capability_input, snapshot.settings)

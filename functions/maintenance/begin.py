@@ -1,11 +1,11 @@
 """Begin a maintenance: acquire the node's lease, count its pods, and set finalizer, owner and counts in one patch.
 
 In: an added NodeMaintenance, or `maintenance.pending`.
-Out: `maintenance.begun`; `maintenance.restore_pending` for a successor that received the node and was then deleted.
+Out: `maintenance.begun`; `maintenance.restore_pending` for a successor that was deleted after the node's handover.
 Touches: nodemaintenances get, list, patch, delete; nodes get, list; pods list; daemonsets get;
 poddisruptionbudgets get; leases get, create, patch in medik8s-leases.
-The step deletes no NodeMaintenance. It needs the delete permission because the admission plugin
-OwnerReferencesPermissionEnforcement, where enabled, requires it from clients that set an owner reference.
+The step deletes no NodeMaintenance. It has the delete permission because the admission plugin
+OwnerReferencesPermissionEnforcement, if enabled, requires this permission from clients that set an owner reference.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from kube.pods import Pod
 
 
 def build_begin_failed(step: str, event: BaseCloudEvent, error: str) -> list[BaseCloudEvent]:
-    """Build `maintenance.step_failed`, with `begun` if the tick reported that the maintenance had begun.
+    """Build `maintenance.step_failed`; copy `begun` from a `maintenance.pending` event of `resync`.
 
-    Without `begun`, the status ignores the error once the maintenance has begun. Raises `Retry` if the event names no
-    maintenance.
+    `begun` marks an error of a maintenance that has already begun. Without `begun`, `status` ignores the error of such
+    a maintenance. Raises `Retry` if the event names no maintenance.
     """
     begun = (
         event.get_type() == events.MAINTENANCE_PENDING
@@ -64,15 +64,15 @@ def build_begin_failed(step: str, event: BaseCloudEvent, error: str) -> list[Bas
     on_failure=build_begin_failed,
 )
 def begin(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Make the maintenance the holder of its node (NMO-11, 16, 19, 20, 22, 23). Raises `Failed` if it cannot begin.
+    """Make the maintenance the holder of its node's Lease (NMO-11, 16, 19, 20, 22, 23).
 
-    If another client has removed the finalizer, the owner reference or the counts, the step writes the missing fields
-    again, with the counts from the status.
+    If another client has removed the finalizer, the owner reference or the pod counts, the step writes them again; it
+    takes the pod counts from the status. Raises `Failed` if the maintenance cannot begin.
     """
     maintenance = read_maintenance(event, client)
     if maintenance is None:
-        # `restore` sets a finalizer on the successor when it hands the node over. The API server ignores that finalizer
-        # if it is deleting the object at the same moment (X-7).
+        # When `restore` hands the node over, it adds a finalizer to the successor. If the successor is deleted at the
+        # same moment, the API server may delete it without waiting for the finalizer's removal (X-7).
         is_pending = event.get_type() == events.MAINTENANCE_PENDING
         return build_restore_pending("begin", event, client) if is_pending else []
     if m.is_deleting(maintenance) or m.has_lost_lease(maintenance):
@@ -103,24 +103,24 @@ def begin(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
 
 
 def _has_succeeded(maintenance: m.Maintenance) -> bool:
-    """Return whether the status reports a drained node, and no error that `maintenance.begun` would clear."""
+    """Return whether the status reports phase `Succeeded`, and no error that `maintenance.begun` would clear."""
     has_error = m.get_lease_error_count(maintenance) or m.get_last_error(maintenance)
     return m.get_phase(maintenance) == m.SUCCEEDED and not has_error
 
 
 def _build_snapshot(maintenance: m.Maintenance, node: Node, leaving_pods: list[Pod]) -> Object:
-    """Return the node and its remaining pods as event data.
+    """Return a snapshot of the node and its remaining pods as event data.
 
-    `status` uses this snapshot instead of reading the cluster, unless the maintenance has changed in between.
+    `status` uses the snapshot instead of reading the cluster, unless the maintenance has changed since.
     """
-    is_closed = is_cordoned_and_tainted(node, m.get_group(maintenance).drain_taint)
+    is_unschedulable = is_cordoned_and_tainted(node, m.get_group(maintenance).drain_taint)
     return StepSnapshot.from_maintenance(
-        maintenance, is_cordoned_and_tainted=is_closed, leaving=leaving_pods, is_unreachable=is_unreachable(node)
+        maintenance, is_cordoned_and_tainted=is_unschedulable, leaving=leaving_pods, is_unreachable=is_unreachable(node)
     ).as_data()
 
 
 def _patch_maintenance(maintenance: m.Maintenance, patch: Object, client: SyncClient) -> m.Maintenance:
-    """Apply the patch and return the object. Raises `Retry` if the object was deleted; the retry handles that."""
+    """Apply the patch and return the patched maintenance. Raises `Retry` if the maintenance was deleted."""
     try:
         return client.patch(m.build_path(maintenance), patch) if patch else maintenance
     except NotFound:
@@ -128,9 +128,10 @@ def _patch_maintenance(maintenance: m.Maintenance, patch: Object, client: SyncCl
 
 
 def _build_lease_failed(event: BaseCloudEvent, maintenance: m.Maintenance, reason: str) -> list[BaseCloudEvent]:
-    """Return `maintenance.step_failed` for a lease that another client holds (NMO-27a).
+    """Return `maintenance.step_failed` for a node's Lease that another client holds (NMO-27a).
 
-    A maintenance that has not begun waits for the lease. A maintenance that has begun counts the failed renewals.
+    A maintenance that has not begun waits for the Lease. For a maintenance that has begun, the event contains the
+    number of failed renewals.
     """
     if not m.has_begun(maintenance):
         return build_step_failed(
@@ -144,10 +145,11 @@ def _build_lease_failed(event: BaseCloudEvent, maintenance: m.Maintenance, reaso
 def _read_node_state(
     node_name: str, client: SyncClient, *, is_new_maintenance: bool
 ) -> tuple[Node | None, Object | None, ListResult]:
-    """Read the node, and concurrently its pods (for a new maintenance) or its lease (if the maintenance has begun).
+    """Return the node, its Lease (None for a new maintenance) and its pods (only for a new maintenance).
 
-    The reads are concurrent because a list takes up to 0.1 s even in an idle cluster. For a new maintenance, usually
-    no lease exists. The function therefore does not read the lease: the create request reveals an existing lease.
+    The requests are concurrent, because a list request takes up to 0.1 s even in an idle cluster. For a new
+    maintenance, the function does not read the Lease. Usually no Lease exists then, and otherwise the create request
+    fails with a conflict.
     """
     node_read = get_or_none(client.api.get(build_node_path(node_name)))
     if is_new_maintenance:
@@ -160,7 +162,7 @@ def _read_node_state(
 def _count_pods(
     maintenance: m.Maintenance, node: Node, pods: Sequence[Pod], client: SyncClient
 ) -> tuple[Object, list[Pod]]:
-    """Return how many pods are on the node and how many must leave (DRN-1a), and the pods that must leave."""
+    """Return the numbers of all pods and of pods to evict (DRN-1a), as maintenance fields, and the pods to evict."""
     reason = m.get_spec(maintenance).get("reason") or ""
     name = node["metadata"]["name"]
     log_about("Applying maintenance mode", maintenance, reason=reason)

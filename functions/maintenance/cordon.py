@@ -1,4 +1,4 @@
-"""Cordon the node, so that it accepts no new pods, and label it as under maintenance (NMO-3, design rule 10).
+"""Cordon the node, so that no new pods are scheduled to it, and label it as under maintenance (NMO-3, design rule 10).
 
 In: `maintenance.begun`, `node.drifted`.
 Out: `node.cordoned`, or `maintenance.restore_pending` if the maintenance has ended.
@@ -31,7 +31,7 @@ from kube.paths import Object
     on_failure=build_step_failed,
 )
 def cordon(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Set `spec.unschedulable` and the label if they are missing. Raises `Failed` if the node no longer exists."""
+    """Set the node's `spec.unschedulable` and maintenance label. Raises `Failed` if the node no longer exists."""
     result = patch_node_of_active_maintenance(event, client, _build_patch)
     if result is None:
         return build_restore_pending("cordon", event, client)

@@ -1,9 +1,9 @@
 """Patches a node for `cordon` and `taint`, and checks afterwards that its maintenance is still active (design rule 12).
 
-A maintenance may be deleted, and its node restored, while the write is in flight. So the steps read the maintenance
-again after a write that adds the label to the node. After `cordon`, the first read of `taint` serves as this check. If
-the check does not happen, the tick finds the node by its label. A write to a labelled node requires that the label is
-still present. The API server therefore rejects the write if the node has been restored.
+A maintenance may be deleted, and its node restored, while the patch is in flight. After a patch that labels the node,
+the maintenance is therefore read again. After `cordon`, the first read of `taint` is this check. If the check is lost,
+`resync` finds the node by its label. A patch of a labelled node requires that the label is still present, so the API
+server rejects the patch if the node has been restored.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from kube.nodes import Node, build_node_path, is_labelled_for
 from kube.paths import Object
 
 PatchBuilder = Callable[[Maintenance, Node], list[Object]]
-"""Returns the patch that a node needs for a maintenance, or [] if none."""
+"""Function that returns the JSON patch for the node of a maintenance, or [] if the node needs no change."""
 
 
 @dataclass(frozen=True)
 class NodePatchResult:
-    """An active maintenance, the state of its node before the patch, and whether a patch was necessary."""
+    """An active maintenance, its node before the patch, and whether the node needed a patch."""
 
     maintenance: Maintenance
     node_before: Node
@@ -45,9 +45,9 @@ class NodePatchResult:
 def patch_node_of_active_maintenance(
     event: BaseCloudEvent, client: SyncClient, build_patch: PatchBuilder
 ) -> NodePatchResult | None:
-    """Send the patch that `build_patch` returns for the event's maintenance; return None for an inactive maintenance.
+    """Patch the node of the event's maintenance with `build_patch`; return None if the maintenance is not active.
 
-    Raises `Failed` if the node no longer exists, `Retry` if other clients keep changing it.
+    Raises `Failed` if the node no longer exists, and `Retry` if other clients keep changing the node.
     """
 
     def plan_patch() -> tuple[tuple[Maintenance, Node] | None, list[Object]]:
@@ -59,7 +59,7 @@ def patch_node_of_active_maintenance(
 
 
 def is_late_patch(event: BaseCloudEvent, result: NodePatchResult, client: SyncClient) -> bool:
-    """Return whether the patch labelled a node whose maintenance was no longer active at that time."""
+    """Return whether the patch labelled a node whose maintenance is no longer active."""
     if not result.is_patched or is_labelled_for(result.node_before, parse_reference(event).uid):
         return False
     maintenance = read_maintenance(event, client)
@@ -67,9 +67,9 @@ def is_late_patch(event: BaseCloudEvent, result: NodePatchResult, client: SyncCl
 
 
 def build_restore_pending(step: str, event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Return `maintenance.restore_pending` if the node is labelled for the event's maintenance, else nothing.
+    """Return `maintenance.restore_pending` if the node has the label of the event's maintenance, else an empty list.
 
-    The caller has found that this maintenance is not active.
+    The caller has already determined that this maintenance is not active.
     """
     reference, name = parse_reference(event), parse_node_name(event)
     node = client.run(get_or_none(client.api.get(build_node_path(name))))
@@ -79,9 +79,9 @@ def build_restore_pending(step: str, event: BaseCloudEvent, client: SyncClient) 
 
 
 def copy_repair_flag(event: BaseCloudEvent) -> Object:
-    """Return the event's `again` flag as data for the next event of the chain.
+    """Return the event's `again` flag as data for the event that this step emits.
 
-    `evict` sets the flag when it requests the repair of a drifted node. If the node drifts a second time, `evict`
-    fails, which ends the chain.
+    `evict` sets the flag when it requests the repair of a drifted node. If the node then drifts a second time, `evict`
+    fails instead of requesting another repair.
     """
     return {"again": True} if require_data(event).get("again") else {}

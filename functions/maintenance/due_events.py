@@ -1,4 +1,4 @@
-"""Determines which event a maintenance waits for, from the objects that a tick has read; sends no requests.
+"""Determines which event a maintenance waits for, from the objects that `resync` has read; sends no requests.
 
 `STATES` lists all states of a NodeMaintenance. docs/states.md contains the same table, and a test compares both.
 """
@@ -17,19 +17,19 @@ from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.nodes import get_maintenance_uid, has_maintenance_label, is_cordoned, is_labelled_for
 
 DueEvent = str | RequiredRead
-"""The type of the due event, "" if no event is due, or the object that the tick must read first."""
+"""Type of the event that is due, "" if no event is due, or the object that `resync` must read first."""
 
 
 @dataclass(frozen=True)
 class State:
-    """A row of the table of states.
+    """A state of a NodeMaintenance; a row of `STATES`.
 
     Attributes:
-        name: what distinguishes the state from those that follow in the table.
-        next_event: the event that ends the state, and the function that it calls, as text for docs/states.md.
-        condition: whether an observed maintenance that is in none of the earlier states is in this state.
+        name: description of the state, as text for docs/states.md.
+        next_event: the event that ends the state, and the function that it triggers, as text for docs/states.md.
+        condition: function that returns whether a maintenance is in this state, if no earlier state applies.
         due_event: type of the event that `resync` emits, "" for none.
-        note: what happens after the due event, or why there is none, as text for docs/states.md.
+        note: what happens after the due event, or why no event is due, as text for docs/states.md.
     """
 
     name: str
@@ -213,12 +213,12 @@ STATES = (
         "; `begin` renews the Lease, and `status` clears the error if the renewal succeeds",
     ),
     State(
-        "drained, and the status shows it",
+        "the node is drained, and the status reports that",
         "none; `pods.added` → `evict` if a pod is added later",
         lambda o: not o.classification.leaving and m.is_reported_drained(o.maintenance),
     ),
     State(
-        "node cordoned and tainted, no pod left, but the status does not show it",
+        "node cordoned and tainted, no pod left, but the status does not report that the node is drained",
         "`pods.gone`, `node.drained` → `status`",
         lambda o: not o.classification.leaving,
         events.NODE_TAINTED,
@@ -249,11 +249,11 @@ STATES = (
         events.NODE_TAINTED,
     ),
 )
-"""All states of a NodeMaintenance; the first state whose condition holds applies."""
+"""All states of a NodeMaintenance, in order: the first state whose condition is true applies."""
 
 
 def find_state(observation: Observation) -> State | RequiredRead:
-    """Return the state of a maintenance, or the read that is needed to determine the state."""
+    """Return the state of a maintenance, or the object that must be read to determine the state."""
     try:
         return next(state for state in STATES if state.condition(observation))
     except ReadRequired as required:
@@ -261,17 +261,17 @@ def find_state(observation: Observation) -> State | RequiredRead:
 
 
 def find_due_event(observation: Observation) -> DueEvent:
-    """Return the event that a maintenance waits for, or the read that is needed to determine the event."""
+    """Return the type of the event that a maintenance waits for, or the object that must be read to determine it."""
     state = find_state(observation)
     return state.due_event if isinstance(state, State) else state
 
 
 def find_orphans(snapshot: ResyncSnapshot) -> list[tuple[events.ObjectReference, str]]:
-    """Return the orphaned nodes: those still cordoned, tainted or leased for a maintenance that no longer exists.
+    """Return the orphaned nodes: nodes with the label or the Lease of a maintenance that no longer exists.
 
-    Each node comes with a reference to that maintenance. Late writes and removed finalizers orphan nodes. A node is not
-    orphaned if another maintenance waits to begin on it, or if its previous maintenance is about to restore it. The
-    result is empty if a list is incomplete.
+    Each result is a reference to the missing maintenance and the node's name. Late writes and removed finalizers cause
+    orphaned nodes. A node is not orphaned if another maintenance waits for it, or if its maintenance has yet to restore
+    it. The result is empty if any list is missing or incomplete.
     """
     if not snapshot.is_complete or snapshot.nodes is None or snapshot.leases is None:
         return []
@@ -293,7 +293,7 @@ def find_orphans(snapshot: ResyncSnapshot) -> list[tuple[events.ObjectReference,
 def _build_reference(api_version: str, name: str, uid: str) -> events.ObjectReference:
     """Return a reference to a deleted maintenance, with the name "unknown" if `name` is not a valid object name.
 
-    Any client may write labels and leases, so the name in a label or lease can be invalid. A label contains only the
-    uid, which then also serves as the name.
+    The name in a Lease can be invalid, because other clients can write Leases. A node's label contains only the uid,
+    so the caller passes the uid as the name.
     """
     return events.ObjectReference(api_version, name if NAME_PATTERN.fullmatch(name) else "unknown", uid)

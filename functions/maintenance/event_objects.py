@@ -1,4 +1,4 @@
-"""Finds the NodeMaintenance that an event names, and reads it again before a step makes a decision (X-2)."""
+"""Parses the NodeMaintenance reference in an event, and reads that NodeMaintenance before a step decides (X-2)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger("controller_nodemaintenance")
 
 
 def parse_reference(event: BaseCloudEvent) -> ObjectReference:
-    """Return a reference to the NodeMaintenance in `data.maintenance`, or to the data itself if it is the object.
+    """Return a reference to the event's NodeMaintenance, which is in `data.maintenance` or is the data itself.
 
     Raises a `BadEvent` that names the missing or invalid field.
     """
@@ -56,37 +56,37 @@ def parse_reference(event: BaseCloudEvent) -> ObjectReference:
 
 
 def parse_node_name(event: BaseCloudEvent) -> str:
-    """Return the node's name in the data of an event of this product. Raises `BadEvent` if it is missing or invalid."""
+    """Return the node name in `data.node`. Raises `BadEvent` if the name is missing or invalid."""
     node = require_data(event).get("node")
     if not is_nonempty_string(node):
         raise BadEvent("data.node is missing")
-    # Error messages quote the name. Without this check, the status could show arbitrary text.
+    # Error messages in the status quote the name. Without this check, an event could put any text into the status.
     if not NAME_PATTERN.fullmatch(str(node)):
         raise BadEvent("data.node is not a valid node name")
     return str(node)
 
 
 def build_path(reference: ObjectReference) -> str:
-    """Return the API path of the referenced object."""
+    """Return the API path of the referenced NodeMaintenance."""
     return f"{GROUPS[reference.api_version].path}/{encode_path_segment(reference.name)}"
 
 
 def match_uid(maintenance: Object | None, event: BaseCloudEvent) -> Maintenance | None:
-    """Return the object if it has the uid in the event; None if it was deleted, or recreated with the same name."""
+    """Return the maintenance if its uid matches the event; None if it was deleted, or recreated with the same name."""
     if maintenance is None or maintenance["metadata"]["uid"] != parse_reference(event).uid:
         return None
     return maintenance
 
 
 def read_maintenance(event: BaseCloudEvent, client: SyncClient) -> Maintenance | None:
-    """Return the current state of the event's NodeMaintenance; None if it no longer exists."""
+    """Read the event's NodeMaintenance from the API server; return None if it no longer exists."""
     return match_uid(client.run(get_or_none(client.api.get(build_path(parse_reference(event))))), event)
 
 
 async def fetch_active_maintenance(event: BaseCloudEvent, api: Api) -> tuple[Maintenance, Node] | None:
     """Read the event's NodeMaintenance and its node concurrently; return None if the maintenance is not active.
 
-    Raises `Failed` if the node no longer exists, or if a different node has the same name.
+    Raises `Failed` if the node no longer exists, or was recreated with the same name.
     """
     name = parse_node_name(event)
     paths = build_path(parse_reference(event)), build_node_path(name)
@@ -104,16 +104,16 @@ async def fetch_active_maintenance(event: BaseCloudEvent, api: Api) -> tuple[Mai
 def is_active(maintenance: Maintenance, node: str) -> bool:
     """Return whether the maintenance may change this node now.
 
-    The maintenance must name the node, have begun, not be deleted, and not have lost its lease.
+    The maintenance is active if it names the node, has begun, is not being deleted, and has not lost the node's Lease.
     """
     is_ending = is_deleting(maintenance) or has_lost_lease(maintenance)
     return get_node_name(maintenance) == node and has_begun(maintenance) and not is_ending
 
 
 def build_step_failed(step: str, event: BaseCloudEvent, error: str, **extra: object) -> list[BaseCloudEvent]:
-    """Return `maintenance.step_failed`, with `extra` as further data that the `status` step uses.
+    """Return `maintenance.step_failed`, with `extra` as additional event data for `status`.
 
-    Raises `Retry` if the event names no maintenance.
+    Raises `Retry` if the failed event names no maintenance.
     """
     data = require_data(event)
     if not ("maintenance" in data or data.get("kind") == "NodeMaintenance"):
@@ -125,7 +125,7 @@ def build_step_failed(step: str, event: BaseCloudEvent, error: str, **extra: obj
 
 
 def log_about(message: str, maintenance: Maintenance, **fields: object) -> None:
-    """Log one line about a maintenance, with the keys that administrators search for (NMO-17, NMO-17a, KNM-5)."""
+    """Log a message about a maintenance, with log fields that identify it and its node (NMO-17, NMO-17a, KNM-5)."""
     name, node = maintenance["metadata"]["name"], get_node_name(maintenance)
     kind = {"reconciler group": maintenance["apiVersion"].split("/")[0], "reconciler kind": "NodeMaintenance"}
     names = {"name": name, "namespace": "", "Request.Namespace": "", "Request.Name": name}

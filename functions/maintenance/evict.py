@@ -1,12 +1,13 @@
-"""Evict pods for up to a second and report blocked ones; never wait for termination (NMO-5 to NMO-9, design rule 3).
+"""Evict pods for up to a second and report blocked pods; never wait for termination (NMO-5 to NMO-9, design rule 3).
 
 In: `node.tainted`, `budget.opened`, `pods.added`, `virt_launchers.wait_changed`, `drain.overdue`, `drain.escalated`;
 `pods.gone` and `pods.evicted` flagged `more`.
 Out: `pods.evicted`, `node.drained`, `node.drifted`.
 Touches: nodemaintenances get; nodes get; pods get, list; pods/eviction create; poddisruptionbudgets list;
 daemonsets get; leases get in medik8s-leases.
-With `spec.drain.disableEviction`, the step deletes pods instead. While the status and the spec contain the same step of
-the escalation, it also deletes pods that eviction cannot remove. Only the component `deleting` grants that permission.
+With `spec.drain.disableEviction`, the step deletes pods instead. While the status and the spec contain the same
+escalation step, it also deletes pods that cannot be evicted. Only the component `deleting` grants the permission to
+delete pods.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ from kube.paths import Object
 from kube.pods import DrainOptions, Pod, PodClassification, get_uid, is_terminating
 
 CHANGE_TYPES = (*HINT_VERSION_FIELDS, events.VIRT_LAUNCHERS_WAIT_CHANGED)
-"""Types of the events that report changes of pods and budgets; events of other types report the node's state."""
+"""Types of the events that report changes of pods or PodDisruptionBudgets; other events report the node's state."""
 LATE_EVICTIONS = LateEvictions()
 NO_TIME_MESSAGE = "not evicted yet: the API server is slow, or asked clients to wait"
 OWN_POD_MESSAGE = "the pod runs the function evict: it is evicted once its evictions on other nodes have a response"
@@ -76,9 +77,9 @@ OWN_POD_MESSAGE = "the pod runs the function evict: it is evicted once its evict
     requires_signature=True,
 )
 def evict(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Evict the pods that may leave the node now, and report the blocked ones; return `node.drained` if no pod is left.
+    """Evict the pods that may be evicted now, and report the blocked pods; return `node.drained` if no pod is left.
 
-    If the node is not cordoned and tainted, the function evicts nothing (see `EvictionPass.report_drift`). Raises
+    If the node is not cordoned and tainted, the function evicts no pod (see `EvictionPass.report_drift`). Raises
     `Failed` if the node no longer exists.
     """
     if not is_active_install(client):
@@ -97,7 +98,7 @@ def evict(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
 
 
 class ClassifiedPods(NamedTuple):
-    """The pods that the drain covers, the resourceVersion of their list, and the budgets that cover them."""
+    """The node's classified pods, the resourceVersion of their list, and the PodDisruptionBudgets that cover them."""
 
     classification: PodClassification
     version: str
@@ -111,12 +112,12 @@ class ClassifiedPods(NamedTuple):
 
 @dataclass(frozen=True)
 class EvictionPass:
-    """One pass over a node: what it has read, and the steps from there to the reply.
+    """One eviction pass over a node: the objects that the pass has read, and the methods that build its reply.
 
     Attributes:
         pod_list: The node's pods, at least as new as the event's `podsVersion`.
         options: The drain options of the maintenance.
-        now: Time of the pass, by which all backoffs are computed.
+        now: Time of the pass; all backoffs are relative to this time.
         own_pod_name: Name of the pod that runs this process, "" outside a pod.
     """
 
@@ -133,8 +134,8 @@ class EvictionPass:
     async def load(cls, event: BaseCloudEvent, client: SyncClient) -> EvictionPass | None:
         """Read the maintenance, its node and the node's pods concurrently.
 
-        Returns None if the maintenance is not active; an error in listing the pods is then ignored. Raises `Failed` if
-        the node no longer exists.
+        Returns None if the maintenance is not active; an error of the pod list is then ignored. Raises `Failed` if the
+        node no longer exists.
         """
         node_name, version = parse_node_name(event), parse_resource_version(event, "podsVersion") or "0"
         active, pod_list = await asyncio.gather(
@@ -154,16 +155,16 @@ class EvictionPass:
         )
 
     def is_node_cordoned_and_tainted(self) -> bool:
-        """Return whether the node is cordoned and tainted, as it must be before the first eviction (NMO-5)."""
+        """Return whether the node is cordoned and tainted; otherwise, no pod may be evicted (NMO-5)."""
         return is_cordoned_and_tainted(self.node, get_group(self.maintenance).drain_taint)
 
     def report_drift(self) -> list[BaseCloudEvent]:
-        """Return `node.drifted` for an event of the chain, so that the node is repaired, and nothing for a hint.
+        """Return `node.drifted`, so that `cordon` repairs the node; return [] for an event about pods or budgets.
 
-        Raises `Failed` if the node drifts again right after the repair; the next repair is the tick's (rule 9).
+        Raises `Failed` if the node has drifted again right after a repair; the next resync repairs the node (rule 9).
         """
         if self.event.get_type() in CHANGE_TYPES:
-            return []  # `guard` repairs the node; while `guard` backs off, the tick repairs it.
+            return []  # `guard` starts the repair of the node; while `guard` backs off, `resync` does.
         name = parse_node_name(self.event)
         if require_data(self.event).get("again"):
             raise Failed(
@@ -173,12 +174,11 @@ class EvictionPass:
         return self._build_reply(events.NODE_DRIFTED, data)
 
     async def classify_pods(self) -> ClassifiedPods:
-        """Classify the node's pods by `spec.drain`, and read the budgets that cover them.
+        """Classify the node's pods by `spec.drain`, and read the PodDisruptionBudgets that cover them.
 
-        The budgets are at least as new as the event's `budgetsVersion`. If no pod is left, the function verifies that
-        with a second list of the newest state. The second list is not necessary if the event reports the deletion of
-        the last pod, because the first list is at least as new. Orphaned DaemonSet pods are identified last, once no
-        other pod can be evicted.
+        The PodDisruptionBudgets are at least as new as the event's `budgetsVersion`. If no pod is left, a second, fresh
+        list of the pods confirms that. `pods.gone` needs no second list, because the first list is at least as new as
+        that event. Only if no other pod can be evicted, the pods' DaemonSets are read, to find orphaned pods.
         """
         listed = self.pod_list
         is_fresh = self.event.get_type() == events.PODS_GONE and bool(parse_resource_version(self.event, "podsVersion"))
@@ -197,7 +197,7 @@ class EvictionPass:
     def report_drained(self, pods: ClassifiedPods) -> list[BaseCloudEvent]:
         """Return `node.drained`, with the evictions that were granted after the last pass had ended.
 
-        Returns nothing if the event is late, so that the status already reports the node as drained.
+        Returns an empty list if the status already reports the node as drained and there are no such evictions.
         """
         is_replay = extensions.is_replay(self.event)
         evicted = (
@@ -210,10 +210,10 @@ class EvictionPass:
         return self._build_reply(events.NODE_DRAINED, data)
 
     def plan(self, pods: ClassifiedPods) -> EvictionPlan:
-        """Plan the evictions that the budgets allow, and the deletions of an escalation; pods in backoff are blocked.
+        """Plan the evictions that the PodDisruptionBudgets allow and the escalation's deletions; skip pods in backoff.
 
-        `node.tainted` and `drain.overdue`, as the tick emits them, repeat the evacuation request of each pod that waits
-        for KubeVirt.
+        The events `node.tainted` and `drain.overdue`, which `resync` emits, repeat the evacuation request for each pod
+        that waits for KubeVirt.
         """
         evictable = drain_flags.select_evictable_pods(pods.classification, self.options)
         due, backing_off = split_due_pods(evictable, self.maintenance, self.now)
@@ -224,10 +224,10 @@ class EvictionPass:
             self.options,
             lambda item: is_tick or not was_blocked(item, self.maintenance),
         )
-        return self._escalate(replace(plan, blocked=[*plan.blocked, *backing_off]), pods)
+        return self._add_escalation_deletions(replace(plan, blocked=[*plan.blocked, *backing_off]), pods)
 
-    def _escalate(self, plan: EvictionPlan, pods: ClassifiedPods) -> EvictionPlan:
-        """Return the plan with the deletions of the current escalation step; only this pass's reads determine it."""
+    def _add_escalation_deletions(self, plan: EvictionPlan, pods: ClassifiedPods) -> EvictionPlan:
+        """Add the deletions of the current escalation step to the plan, based only on what this pass has read."""
         step = escalation.find_current_step(self.maintenance)
         if step is None:
             return plan
@@ -236,7 +236,7 @@ class EvictionPass:
         return plan.with_deletions(deletions, escalation.build_deletion_options(step, self.options))
 
     async def execute(self, plan: EvictionPlan) -> EvictionOutcome:
-        """Evict the pods of the plan for up to a second; late responses are reported by the next pass, or later."""
+        """Execute the plan for up to one second; evictions that get their response afterwards are reported later."""
         is_dry_run = extensions.is_dry_run(self.event)
         options = ExecutionOptions(
             parse_node_name(self.event),
@@ -252,8 +252,8 @@ class EvictionPass:
     def report_evictions(self, pods: ClassifiedPods, outcome: EvictionOutcome) -> list[BaseCloudEvent]:
         """Return `pods.evicted` with the evicted, blocked and remaining pods, flagged `more` if a pass must follow.
 
-        Returns nothing if a tick found what the status already reports. Otherwise, a blocked drain would add an event
-        to the journal every 15 seconds.
+        Returns an empty list for an event of `resync` if the status already reports the same pods. Otherwise, a blocked
+        drain would add an event to the journal every 15 seconds.
         """
         outcome, needs_another_pass = retry_or_block(outcome, self.maintenance, self.own_pod_name)
         blocked = add_retry_after(outcome.blocked, self.maintenance, self.now)
@@ -264,20 +264,20 @@ class EvictionPass:
         leaving = [pod for pod in pods.leaving if get_uid(pod) not in gone_uids]
         data = build_evicted_data(outcome, pods.version, pods.budgets.resource_version)
         has_progressed = bool(outcome.evicted or outcome.in_flight or needs_another_pass)
-        if self._is_from_tick() and not has_progressed and self._is_reported(data, leaving):
+        if self._is_from_resync() and not has_progressed and self._is_already_reported(data, leaving):
             return []
         data |= self._build_snapshot(leaving)
         return self._build_reply(events.PODS_EVICTED, data, flags=("more",) if needs_another_pass else ())
 
-    def _is_from_tick(self) -> bool:
-        """Return whether the tick has emitted the event, so that other events of the maintenance are rarely in flight.
+    def _is_from_resync(self) -> bool:
+        """Return whether `resync` has emitted the event, so that other events of the maintenance are rarely in flight.
 
-        If one is, and changes the status, the next tick that is due for the maintenance corrects it.
+        If another event is in flight and changes the status, a later resync corrects the status.
         """
         return self.event.get_source() == events.RESYNC_SOURCE and not extensions.is_replay(self.event)
 
-    def _is_reported(self, data: Object, leaving: Sequence[Pod]) -> bool:
-        """Return whether `status` would change nothing for `pods.evicted` with this data and these remaining pods."""
+    def _is_already_reported(self, data: Object, leaving: Sequence[Pod]) -> bool:
+        """Return whether the status already reports this `pods.evicted` data and these remaining pods."""
         snapshot = NodeSnapshot(is_cordoned_and_tainted=True, leaving=leaving, is_unreachable=is_unreachable(self.node))
         status_input = StatusInput(data["error"], data["blocked"])
         return build_status_patch(self.maintenance, snapshot, status_input, self.now) is None
@@ -298,11 +298,11 @@ class EvictionPass:
 def retry_or_block(
     outcome: EvictionOutcome, maintenance: Maintenance, own_pod_name: str = ""
 ) -> tuple[EvictionOutcome, bool]:
-    """Return the outcome with the pods that count as blocked, and whether another pass should follow immediately.
+    """Decide which pods count as blocked; return the updated outcome, and whether another pass must follow immediately.
 
-    If the pass made progress, another pass retries the deferred pods, and the pods whose eviction failed without a
-    refusal. Without progress, these pods count as blocked (rule 9). So do pods that the status already reports as
-    blocked. `own_pod_name` is the name of the pod that runs this process.
+    If the pass made progress, another pass retries the deferred pods, and the pods whose eviction was neither granted
+    nor refused. Without progress, these pods count as blocked (rule 9). Pods that the status already reports as blocked
+    stay blocked. `own_pod_name` is the name of the pod that runs this process.
     """
     if not (outcome.evicted or outcome.already_gone or outcome.in_flight):
         deferred = [

@@ -1,10 +1,9 @@
-"""Reports the outcomes of eviction passes: which hints a pass has handled, its event data, log lines and a metric.
+"""Reports the outcomes of eviction passes: event data, log lines and a metric; decides which hints a pass has handled.
 
-The API server may grant an eviction after the pass that sent it has ended. Usually the next pass of this process
-reports that eviction. Without a next pass, the eviction is published as an additional reply to the earlier pass's
-event, after a delay or when the process exits. The next pass may run in another process: if the drained node runs the
-product itself, the broker restarts on another node and sends the next event to another pod. Each eviction must be in
-the journal (NMO-17, NMO-17a).
+Each eviction must be in the journal (NMO-17, NMO-17a), but the API server may respond to an eviction request after its
+pass has ended. Usually the next pass in this process reports such a late eviction. If the next pass runs in another
+process, or no pass follows, the late eviction is published as an additional reply to the event of its pass: after a
+delay, or when the process exits.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ from kube.text_limits import format_count, take_within_bytes, truncate
 from kube.times import parse_time_or_none
 
 PublishReplies: TypeAlias = Callable[[BaseCloudEvent, list[BaseCloudEvent]], None]
-"""Function that publishes additional replies to the event of a pass."""
+"""Function that publishes additional replies to the event that triggered a pass."""
 VERSION_FIELDS = ("podsVersion", "budgetsVersion")
-"""Data fields with the resourceVersions that a hint reports; the pass for the hint must not read an older state."""
+"""Data fields of a hint that contain resourceVersions; the pass for the hint must not read an older state."""
 HINT_VERSION_FIELDS = {
     events.PODS_GONE: VERSION_FIELDS[:1],
     events.PODS_ADDED: VERSION_FIELDS[:1],
     events.BUDGET_OPENED: VERSION_FIELDS,
 }
-"""Hints that report only these resourceVersions: a pass that has seen the versions has also handled the hint."""
+"""Map from a hint's type to its resourceVersion fields; a pass that has read these versions has handled the hint."""
 REQUIRED_FIELDS = ("namespace", "name", "reason")
 FIELD_CHECKS: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("namespace", "name", "reason", "uid"), is_nonempty_string),
@@ -56,23 +55,23 @@ FIELD_CHECKS: Mapping[str, Callable[[object], bool]] = {
     "looserBudget": lambda value: isinstance(value, str) and bool(LOOSER_BUDGET_PATTERN.fullmatch(value)),
     "retryAfter": lambda value: parse_time_or_none(value) is not None,
 }
-"""Field → function that returns whether a value is valid for this field. All other fields are dropped."""
+"""Map from a field of a blocked pod to the function that validates the field's value; all other fields are dropped."""
 MAX_BLOCKED_BYTES = 1_200_000
-"""Maximum bytes of the blocked pods in one event.
+"""Maximum size in bytes of the list of blocked pods in one event.
 
-The number of pods and the length of the server's messages are unbounded, but consumers limit the size of an event.
+The number of pods and the length of the API server's messages are unbounded, but brokers limit the size of an event.
 """
 
 
 def _build_work_key(event: BaseCloudEvent) -> WorkKey:
-    """Return the key of the pass: the node and the maintenance. Raises `BadEvent` if the hint is malformed."""
+    """Return the work queue key of the event: node and maintenance. Raises `BadEvent` if the event is malformed."""
     for name in VERSION_FIELDS:
         parse_resource_version(event, name)
     return WorkKey(f"node {parse_node_name(event)}", parse_reference(event).uid)
 
 
 class PodHintPolicy(HintPolicy):
-    """Policy for passes that evict a node's pods for one maintenance."""
+    """Coalescing policy of `evict`: hints about the same node and maintenance share a pass."""
 
     def __init__(self) -> None:
         super().__init__(_build_work_key)
@@ -80,25 +79,25 @@ class PodHintPolicy(HintPolicy):
     def may_replace(self, waiting: BaseCloudEvent, newer: BaseCloudEvent) -> bool:
         """Return whether the waiting hint is neither `node.tainted` nor `drain.overdue`.
 
-        Only for these types does `evict` report a drifted node, and repeat evacuation requests.
+        For hints of these two types, `evict` also reports a drifted node and repeats evacuation requests.
         """
         return waiting.get_type() not in (events.NODE_TAINTED, events.DRAIN_OVERDUE)
 
     def merge_hints(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
-        """Return the last hint with the newest versions of pods and budgets in all hints."""
+        """Return the last hint with the newest `podsVersion` and `budgetsVersion` of all hints."""
         versions = {name: find_newest(parse_resource_version(hint, name) for hint in hints) for name in VERSION_FIELDS}
         return sign_event(events.merge_data(hints[-1], versions))
 
     def read_versions(self, replies: Replies) -> ResourceVersions:
-        """Return the resourceVersions of the pods and budgets in the last reply."""
+        """Return the `podsVersion` and `budgetsVersion` in the last reply."""
         data = require_data(replies[-1]) if replies else {}
         return {name: str(data.get(name) or "") for name in VERSION_FIELDS}
 
     def has_seen(self, versions: ResourceVersions, hint: BaseCloudEvent) -> bool:
-        """Return whether the hint reports only pods or budgets that a pass with this state has already seen.
+        """Return whether a pass that has read `versions` has already handled the hint.
 
-        Hints of other types need a pass. A `budget.opened` that PodSource repeats because no pass has acted on it also
-        needs a pass; it has no `podsVersion`.
+        A hint whose type is not in `HINT_VERSION_FIELDS` needs a pass. So does a repeated `budget.opened`, which
+        PodSource emits without `podsVersion` because no pass has acted on the first one.
         """
         names = HINT_VERSION_FIELDS.get(hint.get_type(), ())
         return bool(names) and all(
@@ -107,10 +106,10 @@ class PodHintPolicy(HintPolicy):
 
 
 def build_blocked_data(blocked: list[Object], error: str) -> Object:
-    """Build the event data for blocked pods: as many as fit, ordered by uid, so that each event lists the same pods.
+    """Build the event data for as many blocked pods as fit into an event, in the order of their uids.
 
-    If an event omitted a pod that an earlier event listed, the status would lose the time since which the pod has been
-    blocked. That time determines the pod's backoff.
+    With a fixed order, each event lists the same pods. If an event omitted a pod that an earlier event listed, the
+    status would lose the start time of the pod's blockage, which determines the pod's backoff.
     """
     ordered = sorted(blocked, key=itemgetter("uid"))
     return {
@@ -120,7 +119,7 @@ def build_blocked_data(blocked: list[Object], error: str) -> Object:
 
 
 def build_evicted_data(outcome: EvictionOutcome, pods_version: str, budgets_version: str) -> Object:
-    """Build the data of `pods.evicted`, without the node's snapshot."""
+    """Build the data of `pods.evicted`, except the snapshot of the node."""
     error = format_summary(item for item in outcome.blocked if item.reason not in PROGRESSING_REASONS)
     return {
         "evicted": outcome.evicted,
@@ -131,16 +130,16 @@ def build_evicted_data(outcome: EvictionOutcome, pods_version: str, budgets_vers
 
 
 def parse_blocked_pods(event: BaseCloudEvent) -> list[Object] | None:
-    """Return the blocked pods, or None if the event has no list. Raises a `BadEvent` that names the malformed field."""
+    """Return `data.blocked`, or None if it is missing. Raises a `BadEvent` that names the malformed field."""
     blocked = require_data(event).get("blocked")
     if blocked is None:
         return None
     if not isinstance(blocked, list):
         raise BadEvent("data.blocked is not a list")
-    return [_parse_pod(pod) for pod in blocked]
+    return [_parse_blocked_pod(pod) for pod in blocked]
 
 
-def _parse_pod(pod: Any) -> Object:
+def _parse_blocked_pod(pod: Any) -> Object:
     if not isinstance(pod, dict):
         raise BadEvent("data.blocked contains an item that is not an object")
     for name, is_valid in FIELD_CHECKS.items():
@@ -150,11 +149,11 @@ def _parse_pod(pod: Any) -> Object:
 
 
 def parse_snapshot(event: BaseCloudEvent) -> StepSnapshot | None:
-    """Return the snapshot that the event's step took; None if there is none. Raises `BadEvent` if malformed."""
+    """Return the snapshot of the node in the event's data, or None. Raises `BadEvent` if the snapshot is malformed."""
     version, leaving = parse_resource_version(event, "maintenanceVersion"), require_data(event).get("left")
     if not version:
         return None
-    if not isinstance(leaving, list | None) or not all(map(_is_valid_pod, leaving or [])):
+    if not isinstance(leaving, list | None) or not all(map(_is_valid_remaining_pod, leaving or [])):
         raise BadEvent("data.left is not a list of pods")
     return StepSnapshot(
         version,
@@ -164,8 +163,8 @@ def parse_snapshot(event: BaseCloudEvent) -> StepSnapshot | None:
     )
 
 
-def _is_valid_pod(pod: Any) -> bool:
-    """Return whether `pod` has valid values for all fields that the status reports."""
+def _is_valid_remaining_pod(pod: Any) -> bool:
+    """Return whether all fields of the remaining pod `pod` that the status reports are valid."""
     if not isinstance(pod, dict) or not all(is_nonempty_string(pod.get(name)) for name in ("namespace", "name")):
         return False
     deleted_at, phase = pod.get("deletionTimestamp"), pod.get("phase")
@@ -178,7 +177,7 @@ def _is_valid_pod(pod: Any) -> bool:
 
 
 def report_outcome(maintenance: Maintenance, outcome: EvictionOutcome, event: BaseCloudEvent) -> None:
-    """Log the outcome, and count it in the metric unless the event is a replay."""
+    """Log the outcome of an eviction pass, and count its pods in the metric unless the event is a replay."""
     if not extensions.is_replay(event):
         EVICTIONS.labels("evicted").inc(len(outcome.evicted))
         EVICTIONS.labels("gone").inc(len(outcome.already_gone))
@@ -198,7 +197,7 @@ def report_outcome(maintenance: Maintenance, outcome: EvictionOutcome, event: Ba
 
 
 class LateEvictions:
-    """Records in the journal the evictions that were granted after their pass had ended, and that no pass collected."""
+    """Publisher of the evictions that were granted after their pass had ended and that no later pass has reported."""
 
     def __init__(self) -> None:
         self._clients: set[SyncClient] = set()
@@ -209,17 +208,17 @@ class LateEvictions:
         self._publish = publish
 
     def build_reporter(self, event: BaseCloudEvent, maintenance: Maintenance) -> LateReporter:
-        """Return the function that publishes a pass's late evictions as an additional reply to the pass's event."""
-        # The trimmed maintenance has no long pod lists.
+        """Return the function that publishes late evictions as an additional reply to `event`."""
+        # The function keeps only the trimmed maintenance, because the status may contain long pod lists.
         trimmed = {"apiVersion": maintenance["apiVersion"], **trim_maintenance(maintenance)}
         return partial(self._publish_late_evictions, event, trimmed)
 
     def track_client(self, client: SyncClient) -> None:
-        """Remember a client with evictions in flight, for which `close` waits."""
+        """Remember an API client with in-flight evictions, for which `close` waits."""
         self._clients.add(client)
 
     def close(self) -> None:
-        """Publish the late evictions before the process exits; wait briefly for evictions in flight."""
+        """Wait briefly for in-flight evictions, and publish all late evictions before the process exits."""
         while self._clients:
             client = self._clients.pop()
             client.run(EvictionTracker.for_client(client.api).report_all_late())

@@ -1,7 +1,7 @@
-"""Guard nodes under maintenance: repair what another client has undone, and delete the maintenances of deleted nodes.
+"""Guard nodes under maintenance: repair a removed cordon, taint or label; delete the maintenances of deleted nodes.
 
-The event source selects nodes by our label, so that all other nodes cause no work (design rule 10). If a node loses the
-label, the source reports a deletion. So the function reads the node and does not rely on the event's type.
+The event source selects only nodes with the maintenance label, so that other nodes cause no load (design rule 10). If a
+node loses the label, the source emits a delete event. The function therefore reads the node to learn whether it exists.
 
 In: an updated or deleted Node. Out: `node.drifted`.
 Touches: nodemaintenances list, delete; nodes get; leases get in medik8s-leases;
@@ -40,7 +40,7 @@ CORDONED_AGAIN_REASON = "NodeCordonedAgain"
 
 
 def _parse_node_name(event: BaseCloudEvent) -> str:
-    """Return the name of the Node that the event carries. Raises `BadEvent` if the name is missing."""
+    """Return the name of the Node in the event's data. Raises `BadEvent` if the name is missing."""
     name = get_metadata(event).get("name")
     if not is_nonempty_string(name):
         raise BadEvent("metadata.name of the Node is missing in data")
@@ -58,7 +58,7 @@ def _parse_node_name(event: BaseCloudEvent) -> str:
 def guard(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Return `node.drifted` for a node that needs repair, and delete the maintenances of a deleted node.
 
-    A cordon that no maintenance requested is left alone (DRN-6).
+    The function does not change a node that an administrator cordoned without a maintenance (DRN-6).
     """
     node_data, name = require_data(event), _parse_node_name(event)
     is_node_deleted = event.get_type() == events.RESOURCE_DELETED
@@ -67,7 +67,7 @@ def guard(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
         return []  # The node is still cordoned, tainted and labelled, so no read is necessary.
     if not is_active_install(client):
         return []
-    # After a deletion event, read the newest state: usually `restore` removed the label, and a cache may be older.
+    # After a delete event, read the newest state: usually `restore` removed the label, and a cached list may be older.
     api = client.api
     maintenances = client.run(
         list_undeleted_maintenances(api, name)
@@ -76,7 +76,7 @@ def guard(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     )
     begun = [item for item in maintenances if is_active(item, name)]
     if not any(is_node_deleted or m.is_reported_cordoned(item) for item in begun):
-        return []  # No status reports the cordon yet, so the chain still has to taint the node.
+        return []  # `cordon` or `taint` has not finished yet, because no status reports the cordon.
     node = client.run(get_or_none(client.api.get(build_node_path(name))))
     current = [item for item in begun if node and m.has_begun_on(item, node)]
     _delete_maintenances([item for item in begun if item not in current], client)
@@ -84,7 +84,7 @@ def guard(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
 
 
 def _parse_node_state(node_data: Mapping[str, Any]) -> tuple[bool, str]:
-    """Return whether the event's Node is cordoned, tainted and labelled, and the maintenance's uid in the label.
+    """Return whether the event's Node is cordoned, tainted and labelled, and the maintenance uid in its label.
 
     Raises `BadEvent` if the Node is malformed.
     """
@@ -98,7 +98,7 @@ def _parse_node_state(node_data: Mapping[str, Any]) -> tuple[bool, str]:
 
 
 def _delete_maintenances(maintenances: list[Object], client: SyncClient) -> None:
-    """Delete the maintenances of a deleted node (NMO-20), even if a new node has the same name."""
+    """Delete the maintenances of a deleted node (NMO-20), even if the node was recreated with the same name."""
     for maintenance in maintenances:
         log_about("the node was deleted: deleting its NodeMaintenance", maintenance)
         try:
@@ -110,11 +110,11 @@ def _delete_maintenances(maintenances: list[Object], client: SyncClient) -> None
 def _report_drift(
     event: BaseCloudEvent, maintenances: list[Object], node: Node, client: SyncClient
 ) -> list[BaseCloudEvent]:
-    """Return a `node.drifted` for each maintenance whose cordon, taint or label another client has removed.
+    """Return `node.drifted` for each maintenance whose cordon, taint or label another client has removed.
 
-    The function skips a maintenance that is in backoff, or for which the Kubernetes Event that counts the repairs
-    cannot be written. Otherwise the function and the other client would undo each other's writes endlessly (rule 9).
-    The tick repairs the node later.
+    The function skips a maintenance that is in backoff, or whose Kubernetes Event, which counts the repairs, cannot be
+    written. Otherwise the function and the other client would undo each other's writes endlessly (rule 9). `resync`
+    repairs the node of a skipped maintenance later.
     """
     name, now = node["metadata"]["name"], datetime.now(timezone.utc)
     replies: list[BaseCloudEvent] = []
@@ -137,7 +137,7 @@ def _report_drift(
 
 
 def _find_repair_event(notice: EventNotice, maintenance: Object, client: SyncClient) -> Object | None:
-    """Return the Event that counts the repairs of the node; None if no such Event can be read."""
+    """Return the Kubernetes Event that counts the node's repairs; None if it does not exist or cannot be read."""
     try:
         items = client.list(EVENTS_PATH, field_selector=f"metadata.name={notice.event_name}")["items"]
     except ApiError as error:
@@ -147,6 +147,6 @@ def _find_repair_event(notice: EventNotice, maintenance: Object, client: SyncCli
 
 
 def _describe_drift(maintenance: Object, node: Node) -> str:
-    """Describe what another client did to the node, for a message."""
+    """Return how another client changed the node, for an error message: unlabelled, or uncordoned or untainted."""
     drain_taint = m.get_group(maintenance).drain_taint
     return "unlabelled" if is_cordoned_and_tainted(node, drain_taint) else "uncordoned or untainted"

@@ -1,7 +1,7 @@
 """Metrics of drains and of all maintenances, exposed at `/metrics` and listed in docs/reference.md.
 
-The metrics have few labels, to stay small on large clusters. Only the metrics of currently blocked pods have labels
-for node and budget, and the deadline of a drain has one for its node.
+To limit the cardinality on large clusters, only two kinds of gauges have labels for single objects. The gauges for
+blocked pods have the labels `node` and `budget`; the gauge for drain deadlines has the label `node`.
 """
 
 from __future__ import annotations
@@ -55,21 +55,25 @@ RESYNC_EVENTS = Counter(
     ["type"],
 )
 SNAPSHOT_TTL_SECONDS = 60.0
-"""Seconds for which a snapshot is exposed: four ticks.
+"""Seconds for which a snapshot is exposed: four intervals of the PingSource.
 
-Each replica receives only part of the ticks, and an outdated snapshot must not be exposed next to a newer one.
+Each replica receives only some of the PingSource's events. A replica must not expose an outdated snapshot while another
+replica exposes a newer one.
 """
 PHASES = ("Pending", m.RUNNING, m.SUCCEEDED, m.FAILED, "Ending")
-"""Phases of a maintenance. Pending: no status was written yet. Ending: a deleted one whose node is not restored yet."""
+"""Values of the label `phase`: the phases of a maintenance, and two further states.
+
+Pending: the maintenance has no status yet. Ending: the maintenance is being deleted, and its node is not restored yet.
+"""
 
 
 def observe_status_write(before: m.Maintenance, status: Mapping[str, Any], now: datetime) -> None:
-    """Observe the durations of the drain and of the blocked pods that this status write ends, and the step it begins.
+    """Update the metrics for a status write: the duration of an ended drain or blockage, and a new escalation step.
 
-    `status` contains the changed fields.
+    `before` is the maintenance before the write, and `status` contains the changed status fields.
     """
     phase = status.get("phase")
-    if step := status.get("escalation"):  # None if a step has ended
+    if step := status.get("escalation"):  # The value None removes an ended escalation step from the status.
         ESCALATION_STEPS.labels(step["action"]).inc()
     if phase in (m.SUCCEEDED, m.FAILED):
         _observe_drain(before, phase, now)
@@ -78,7 +82,7 @@ def observe_status_write(before: m.Maintenance, status: Mapping[str, Any], now: 
 
 
 def _observe_drain(before: m.Maintenance, phase: str, now: datetime) -> None:
-    """Observe the duration of a drain that has ended, from the time when the status first reported the drain."""
+    """Observe the duration of an ended drain, measured from the time when the status first reported the drain."""
     condition = m.get_condition(before, "Drained")
     reported_at = condition.get("status") == "False" and parse_time_or_none(condition.get("lastTransitionTime"))
     began = reported_at or parse_time(before["metadata"]["creationTimestamp"])
@@ -86,7 +90,7 @@ def _observe_drain(before: m.Maintenance, phase: str, now: datetime) -> None:
 
 
 def _observe_unblocked_pods(before: m.Maintenance, blocked: Iterable[Mapping[str, Any]], now: datetime) -> None:
-    """Observe for how long the pods that are no longer blocked were blocked."""
+    """Observe how long each pod was blocked that is not in `blocked` any longer."""
     still_blocked = {get_blocking_key(item) for item in blocked}
     for item in m.get_blocked_pods(before):
         since = parse_time_or_none(item.get("since"))
@@ -100,14 +104,14 @@ BlockedLabels = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class MaintenanceSnapshot:
-    """The maintenances and their blocked pods at the time of one tick.
+    """The maintenances and their blocked pods, as `resync` read them.
 
     Attributes:
-        taken_at: time of the tick, in Unix seconds.
+        taken_at: time of the snapshot, in Unix seconds.
         phases: number of maintenances in each phase.
-        blocked: number of blocked pods, and start time of the first of them, by (node, budget as namespace/name,
-            reason).
-        deadlines: the deadline of the drain, by node.
+        blocked: number of blocked pods and earliest start of their blockage, by node, budget and reason; the budget is
+            formatted as namespace/name.
+        deadlines: deadline of the drain, by node.
     """
 
     taken_at: float
@@ -117,13 +121,13 @@ class MaintenanceSnapshot:
 
 
 class MaintenanceCollector(Collector):
-    """Collector that exposes the newest snapshot of all maintenances, which `resync` lists on each tick anyway."""
+    """Collector that exposes the latest snapshot of all maintenances, which `resync` passes to `update`."""
 
     def __init__(self) -> None:
         self._snapshot: MaintenanceSnapshot | None = None
 
     def update(self, maintenances: Iterable[m.Maintenance]) -> None:
-        """Replace the snapshot; the new snapshot omits pods that are no longer blocked."""
+        """Replace the snapshot with one of these maintenances."""
         maintenances = list(maintenances)
         phases = Tally("Ending" if m.is_deleting(item) else m.get_phase(item) or "Pending" for item in maintenances)
         blocked: dict[BlockedLabels, tuple[int, datetime]] = {}
@@ -135,7 +139,7 @@ class MaintenanceCollector(Collector):
         self._snapshot = MaintenanceSnapshot(time.time(), phases, blocked, deadlines)
 
     def describe(self) -> tuple[GaugeMetricFamily, ...]:
-        """Return the gauges without values."""
+        """Return the gauges without samples."""
         pod_labels = ["node", "budget", "reason"]
         return (
             GaugeMetricFamily(
@@ -163,7 +167,7 @@ class MaintenanceCollector(Collector):
         )
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the gauges; for an outdated snapshot, yield only the time of the snapshot."""
+        """Yield the gauges with samples; if the snapshot is outdated, yield only the gauge with the snapshot's time."""
         snapshot = self._snapshot
         if snapshot is None:
             return
@@ -183,9 +187,9 @@ class MaintenanceCollector(Collector):
 
 
 def _list_blocked_groups(maintenance: m.Maintenance) -> Iterator[tuple[BlockedLabels, int, datetime]]:
-    """Yield the number of one maintenance's blocked pods by cause, and since when the first of them is blocked.
+    """Yield, for each group of the maintenance's blocked pods, its labels, size and earliest start of a blockage.
 
-    Yields nothing if the maintenance is being deleted or has lost its lease.
+    Yields nothing if the maintenance is being deleted or has lost its Lease.
     """
     if m.is_deleting(maintenance) or m.has_lost_lease(maintenance):
         return
@@ -195,7 +199,7 @@ def _list_blocked_groups(maintenance: m.Maintenance) -> Iterator[tuple[BlockedLa
 
 
 def _find_deadline(maintenance: m.Maintenance) -> datetime | None:
-    """Return the deadline of a running drain, or None if it has none."""
+    """Return the deadline of the maintenance's running drain; None if no drain is running or it has no deadline."""
     is_running = m.get_phase(maintenance) == m.RUNNING and not m.is_deleting(maintenance)
     return compute_deadline(maintenance, get_start_time(maintenance)) if is_running else None
 

@@ -1,8 +1,8 @@
 """Acquires the Leases for `begin`: the node's Lease and, for a control-plane node, the quorum Lease (NMO-22, NMO-23).
 
-Two maintenances that are created concurrently both pass the admission webhook, and the webhook is optional. So `begin`
-checks etcd's quorum again while it holds the quorum Lease: the holder sees all maintenances that have begun, and other
-maintenances wait.
+The admission webhook is optional, and it may admit two maintenances that are created concurrently. `begin` therefore
+checks etcd's quorum again while it holds the quorum Lease. Meanwhile, no other maintenance of a control-plane node can
+begin.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ log = logging.getLogger("functions")
 
 
 class LeaseHeldByOther(Exception):
-    """Raised if another tool holds the lease, or if a maintenance that has begun has lost the lease to another one."""
+    """Raised if another tool holds the node's Lease, or if a maintenance that has begun no longer holds it."""
 
 
 @contextmanager
 def hold_quorum_lease(node: Node, maintenance: m.Maintenance, client: SyncClient) -> Iterator[None]:
-    """Ensure that no other maintenance begins on a control-plane node during the block; do nothing for other nodes.
+    """Hold the quorum Lease in the `with` block, so that no other maintenance begins on a control-plane node.
 
-    Raises `Failed` if etcd would lose its quorum, and `Retry` if another maintenance is beginning.
+    Does nothing if `node` is not a control-plane node. Raises `Failed` if the maintenance would make etcd lose its
+    quorum, and `Retry` if another maintenance holds the quorum Lease.
     """
     if not quorum.is_control_plane(node):
         yield
@@ -65,8 +66,8 @@ def _acquire_quorum_lease(maintenance: m.Maintenance, client: SyncClient) -> Obj
 
 
 def _release_quorum_lease(lease: Object, client: SyncClient) -> None:
-    """Release the lease; if that fails, the next maintenance waits until the lease expires."""
-    # A lease that was created in a dry run has no resourceVersion.
+    """Release the quorum Lease; if the API server rejects that, other maintenances wait until the Lease expires."""
+    # Use `get`, because a Lease that was created in a dry run has no resourceVersion.
     version = lease["metadata"].get("resourceVersion")
     try:
         client.patch(quorum.LEASE_PATH, {"metadata": {"resourceVersion": version}, "spec": {"holderIdentity": None}})
@@ -75,11 +76,10 @@ def _release_quorum_lease(lease: Object, client: SyncClient) -> None:
 
 
 def acquire_lease(lease: Object | None, maintenance: m.Maintenance, node: Node, client: SyncClient) -> None:
-    """Acquire or renew the node's lease; `lease` is None if the lease was not read or did not exist.
+    """Acquire or renew the node's Lease; `lease` is its current state, None if it was not read or does not exist.
 
-    Raises `Failed` if another maintenance holds the lease or the node. Raises `LeaseHeldByOther` if another tool holds
-    the lease, or if this maintenance has lost the lease. Raises `Retry` if another client changes the lease during the
-    call.
+    Raises `Failed` if another maintenance holds the node or its Lease. Raises `LeaseHeldByOther` if another tool holds
+    the Lease, or if this maintenance has lost it. Raises `Retry` if another client changes the Lease during the call.
     """
     name, now = node["metadata"]["name"], datetime.now(timezone.utc)
     desired = leases.build_lease(name, maintenance, now)
@@ -99,9 +99,9 @@ def acquire_lease(lease: Object | None, maintenance: m.Maintenance, node: Node, 
 
 
 def _check_node_free(node: Node, maintenance: m.Maintenance, client: SyncClient) -> None:
-    """Raise `Failed` if another maintenance holds the node, even if a client deleted that maintenance's lease.
+    """Raise `Failed` if another maintenance holds the node, even if a client deleted that maintenance's Lease.
 
-    The check sends a list request only if the node is labelled for another maintenance.
+    The function lists the maintenances only if the node has the label of another maintenance.
     """
     name, uid = node["metadata"]["name"], maintenance["metadata"]["uid"]
     if m.has_begun(maintenance) or get_maintenance_uid(node) in (None, uid):
@@ -112,7 +112,10 @@ def _check_node_free(node: Node, maintenance: m.Maintenance, client: SyncClient)
 
 
 def _create_lease(desired: Object, node: str, client: SyncClient) -> Object | None:
-    """Create the lease and return None, or return the existing lease. Raises `Retry` if that one was just deleted."""
+    """Create the Lease and return None, or return the existing Lease.
+
+    Raises `Retry` if the existing Lease was deleted before it could be read.
+    """
     try:
         client.create(leases.LEASES_PATH, desired)
     except Conflict:
@@ -124,7 +127,10 @@ def _create_lease(desired: Object, node: str, client: SyncClient) -> Object | No
 
 
 def _take_over_lease(lease: Object, desired: Object, client: SyncClient) -> None:
-    """Change the lease to `desired`. Raises `Conflict` if the lease has changed, `Retry` if it was deleted."""
+    """Replace the Lease's spec with that of `desired`.
+
+    Raises `Conflict` if another client has changed the Lease, and `Retry` if it was deleted.
+    """
     node = leases.parse_node_name(lease)
     try:
         client.patch(leases.build_lease_path(node), leases.build_takeover_patch(lease, desired))
@@ -135,10 +141,10 @@ def _take_over_lease(lease: Object, desired: Object, client: SyncClient) -> None
 def _check_lease_available(
     lease: Object, maintenance: m.Maintenance, node: str, now: datetime, client: SyncClient
 ) -> None:
-    """Check that a lease with another holder may be acquired. Raises `Failed` or `LeaseHeldByOther` otherwise.
+    """Raise `Failed` or `LeaseHeldByOther` if `maintenance` must not acquire the Lease from its current holder.
 
-    A maintenance that is the holder must no longer exist, be released, or have lost the lease. If another tool is the
-    holder, the lease must be released or have expired.
+    A Lease held by another maintenance is available if that maintenance no longer exists, is released, or has lost the
+    Lease. A Lease held by another tool is available if it was released or has expired.
     """
     holder = leases.parse_holder(lease)
     if holder is None:

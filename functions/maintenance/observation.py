@@ -1,4 +1,4 @@
-"""What a tick has read about the maintenances, and what follows from it for each maintenance; sends no requests."""
+"""Determines the state of each maintenance from the objects that `resync` has read; sends no requests."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from kube.pods import DrainOptions, Pod, PodClassification, is_terminating
 from kube.times import parse_time, parse_time_or_none
 
 IN_FLIGHT_SECONDS = 5.0
-"""Seconds for which an event counts as in flight.
+"""Seconds after a status write for which the maintenance's events count as in flight.
 
-Between two steps an event takes milliseconds, or seconds on a busy cluster.
+The delivery of an event takes milliseconds, or seconds on a busy cluster.
 """
 UNQUEUED_MAINTENANCES, QUEUE_SECONDS_EACH, MAX_QUEUE_SECONDS = 10, 0.3, 60.0
 """The expected queueing time grows by `QUEUE_SECONDS_EACH` for each active maintenance beyond `UNQUEUED_MAINTENANCES`.
 
-The maximum is `MAX_QUEUE_SECONDS`. Re-emitting an event that is still queued would make the queue longer, until the
-system collapses (rule 8).
+The maximum is `MAX_QUEUE_SECONDS`. Re-emitting events that are still queued would lengthen the queue without bound
+(rule 8).
 """
 
 
 class RequiredRead(Enum):
-    """Object that a tick must read, or could not read, to determine the state of a maintenance."""
+    """Object that `resync` must read, or could not read in time, to determine the state of a maintenance."""
 
     NODE = "the node, because it does not have the maintenance label"
     PODS = "the pods of the node"
@@ -38,7 +38,7 @@ class RequiredRead(Enum):
 
 
 class ReadRequired(Exception):
-    """Raised if the state of a maintenance depends on an object that the tick has not read."""
+    """Raised if the state of a maintenance depends on an object that `resync` has not read."""
 
     def __init__(self, read: RequiredRead) -> None:
         super().__init__(read.value)
@@ -47,13 +47,13 @@ class ReadRequired(Exception):
 
 @dataclass(frozen=True)
 class ResyncSnapshot:
-    """The lists that a tick reads.
+    """The lists that `resync` reads.
 
     Attributes:
         maintenances: the maintenances of all API groups that could be listed.
-        is_complete: whether all API groups could be listed.
-        nodes: the nodes that carry our label, by name; None if the nodes could not be listed.
-        leases: the nodes' leases, by the node's name; None if the leases could not be listed.
+        is_complete: whether the maintenances of all API groups could be listed.
+        nodes: the nodes with the maintenance label, by name; None if the nodes could not be listed.
+        leases: the nodes' Leases, by node name; None if the Leases could not be listed.
     """
 
     maintenances: list[Object]
@@ -63,17 +63,17 @@ class ResyncSnapshot:
 
     @cached_property
     def occupied_nodes(self) -> frozenset[str]:
-        """Return the names of the nodes on which a maintenance has begun and has not lost the lease."""
+        """Return the names of the nodes on which a maintenance has begun and has not lost the node's Lease."""
         return frozenset(m.get_node_name(item) for item in self.maintenances if m.owns_node(item))
 
     @cached_property
     def claiming_uids(self) -> frozenset[str]:
-        """Return the uids of the maintenances that own their node, wait for it, or are about to restore it."""
+        """Return the uids of the maintenances that hold their node, wait for it, or have yet to restore it."""
         return frozenset(item["metadata"]["uid"] for item in self.maintenances if m.claims_node(item))
 
     @cached_property
     def queue_seconds(self) -> float:
-        """Return the seconds for which an event may be queued, given the number of active maintenances."""
+        """Return the expected queueing time of an event, given the number of unfinished maintenances."""
         active_count = sum(
             m.is_deleting(item) or m.get_phase(item) not in (m.SUCCEEDED, m.FAILED) for item in self.maintenances
         )
@@ -82,12 +82,12 @@ class ResyncSnapshot:
 
 @dataclass(frozen=True)
 class Observation:
-    """One maintenance, and the objects that a tick has read about it.
+    """One maintenance, and the objects that `resync` has read about it.
 
-    A property that depends on an object which the tick has not read raises `ReadRequired`.
+    A property raises `ReadRequired` if it depends on an object that `resync` has not read.
 
     Attributes:
-        read_node: the node if it was read in addition to the lists; None if it does not exist.
+        read_node: the node, if a single read was necessary; None if the node does not exist.
         pods: the pods of the node.
     """
 
@@ -99,7 +99,7 @@ class Observation:
 
     @property
     def labelled_node(self) -> Node | None:
-        """Return the node if it has the maintenance label."""
+        """Return the node if it has the maintenance label, else None."""
         if self.snapshot.nodes is None or self.snapshot.leases is None:
             raise ReadRequired(RequiredRead.UNAVAILABLE)
         return self.snapshot.nodes.get(m.get_node_name(self.maintenance))
@@ -115,7 +115,7 @@ class Observation:
 
     @cached_property
     def lease(self) -> leases.Lease | None:
-        """Return the node's lease."""
+        """Return the node's Lease, or None if it does not exist."""
         if self.snapshot.leases is None:
             raise ReadRequired(RequiredRead.UNAVAILABLE)
         return self.snapshot.leases.get(m.get_node_name(self.maintenance))
@@ -127,7 +127,7 @@ class Observation:
 
     @property
     def was_replaced(self) -> bool:
-        """Return whether another client removed the finalizer or the counts after the maintenance had begun."""
+        """Return whether another client removed the finalizer or the pod counts after the maintenance had begun."""
         return not self.has_begun and m.get_phase(self.maintenance) in (m.RUNNING, m.SUCCEEDED)
 
     @property
@@ -137,11 +137,11 @@ class Observation:
 
     @cached_property
     def is_in_flight(self) -> bool:
-        """Return whether events of the maintenance are in flight, so that re-emitting them would double the work.
+        """Return whether events of the maintenance are probably in flight, so that `resync` must not re-emit them.
 
-        After a status write, events count as in flight for `IN_FLIGHT_SECONDS` plus the queueing time. If the
-        maintenance is new or being deleted, only the queueing time counts, since its first event may be lost. With few
-        active maintenances, the first event is re-emitted immediately (X-3, X-5).
+        After a status write, events count as in flight for `IN_FLIGHT_SECONDS` plus the expected queueing time. After a
+        creation or deletion, only the expected queueing time counts. With few active maintenances, that time is 0, and
+        `resync` re-emits the first event immediately (X-3, X-5).
         """
         metadata, written = self.maintenance["metadata"], m.get_status(self.maintenance).get("lastUpdate")
         is_status_written = bool(written) and not m.is_deleting(self.maintenance)
@@ -152,19 +152,19 @@ class Observation:
 
     @property
     def is_renewal_due_in_flight(self) -> bool:
-        """Return whether the maintenance is active and holds a lease that is due for renewal.
+        """Return whether the maintenance is active and holds a Lease that is due for renewal.
 
-        A renewal does not wait for events in flight. With many concurrent drains, status writes may follow each other
-        so closely that an event always seems to be in flight.
+        A renewal must not wait until no event is in flight. With many concurrent drains, status writes follow each
+        other so closely that an event always seems to be in flight.
         """
         is_active = self.has_begun and not m.is_deleting(self.maintenance) and self.snapshot.leases is not None
         return is_active and self.is_holder and self.is_renewal_due
 
     @property
     def is_overdue_unreported(self) -> bool:
-        """Return whether the status of a running drain lacks the passed deadline, or the due step of the escalation.
+        """Return whether the status of a running drain does not yet report its passed deadline or due escalation step.
 
-        In a drain that progresses quickly, an event always seems to be in flight.
+        This property is also used while events are in flight, because in a fast drain, an event always seems to be.
         """
         is_draining = self.has_begun and not m.is_deleting(self.maintenance)
         is_running = is_draining and m.get_phase(self.maintenance) == m.RUNNING
@@ -172,20 +172,21 @@ class Observation:
 
     @cached_property
     def is_holder(self) -> bool:
-        """Return whether the maintenance holds the node's lease."""
+        """Return whether the maintenance holds the node's Lease."""
         return self.lease is not None and leases.is_holder(self.lease, self.maintenance)
 
     @property
     def is_renewal_due(self) -> bool:
-        """Return whether the node's lease exists and is due for renewal."""
+        """Return whether the node's Lease exists and is due for renewal."""
         return self.lease is not None and leases.is_renewal_due(self.lease, self.now)
 
     @property
     def may_begin(self) -> bool:
-        """Return whether no other maintenance or tool holds the node or its lease.
+        """Return whether no other maintenance or tool holds the node or its Lease.
 
-        The maintenance may hold the lease itself, if `begin` failed after acquiring the lease or a client removed the
-        finalizer. If a client deleted the lease, the maintenance that holds the node acquires it again.
+        The maintenance itself may hold the Lease, if `begin` failed after acquiring it, or if a client removed the
+        finalizer. If a client deleted the Lease of another maintenance's node, that other maintenance still holds the
+        node.
         """
         if self.is_holder:
             return True
@@ -208,7 +209,7 @@ class Observation:
 
     @cached_property
     def classification(self) -> PodClassification:
-        """Return the node's pods by what the drain does with them."""
+        """Return the node's pods, classified by how the drain handles them."""
         if isinstance(self.pods, RequiredRead):
             raise ReadRequired(self.pods)
         orphans = drain_flags.find_reported_orphans(self.pods, m.get_blocked_pods(self.maintenance))
@@ -216,16 +217,16 @@ class Observation:
 
     @property
     def is_spec_unreported(self) -> bool:
-        """Return whether the spec is newer than the status, or the status lacks a pod that `spec.drain` blocks."""
+        """Return whether the status does not yet reflect the spec, or lacks a pod that `spec.drain` blocks."""
         refusals = drain_flags.find_pods_blocked_by_flags(self.classification, self.drain_options)
         return m.is_spec_changed(self.maintenance) or not drain_flags.are_refusals_reported(refusals, self.maintenance)
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether no pod may be evicted before a pod is gone, a backoff ends, or the administrator acts.
+        """Return whether all remaining pods terminate, are in backoff, or are blocked by `spec.drain`.
 
-        A terminating pod is within its grace period until `deletionTimestamp`, unless the escalation shortens the
-        period.
+        A terminating pod counts until its `deletionTimestamp`, the end of its grace period, unless the escalation
+        shortens that period.
         """
         evictable = drain_flags.select_evictable_pods(self.classification, self.drain_options)
         due_pods, backing_off = split_due_pods(evictable, self.maintenance, self.now)

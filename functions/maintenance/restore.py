@@ -1,7 +1,8 @@
 """Restore the node of a deleted NodeMaintenance: remove taints, cordon, label and lease, and the finalizer last.
 
-The step also restores the node of a maintenance that has lost its lease to another tool (NMO-27a), and an orphaned
-node. A node is orphaned if a late write cordons it again, or if a client removes the finalizer (design rule 12).
+The step also restores the node of a maintenance that has lost its Lease to another tool (NMO-27a), and an orphaned
+node. A node is orphaned if a late write cordons it again after the restore, or if a client removes the maintenance's
+finalizer (design rule 12).
 
 In: an updated NodeMaintenance, `maintenance.restore_pending`.
 Out: `node.restored`, or `maintenance.pending` for the successor.
@@ -61,11 +62,11 @@ from kube.paths import Object
     on_failure=build_step_failed,
 )
 def restore(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Undo what the maintenance did to its node (NMO-14, 15, 16); hand the node over to a successor, if any (X-7)."""
+    """Undo the maintenance's changes to its node (NMO-14, 15, 16), or hand the node over to a successor (X-7)."""
     if event.get_type() == events.RESOURCE_UPDATED and (
         not _needs_restore(event) or is_restore_failure_reported(require_data(event))
     ):
-        # No read is necessary: each status write triggers this step, even the write that reports a failed restore.
+        # Each status write triggers this step, even the write that reports a failed restore, so it must not read here.
         return []
     if not is_active_install(client):
         return []
@@ -92,14 +93,17 @@ def restore(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
 
 
 def _needs_restore(event: BaseCloudEvent) -> bool:
-    """Return whether the event's NodeMaintenance is being deleted or has lost its lease."""
+    """Return whether the event's NodeMaintenance is being deleted or has lost its Lease."""
     return bool(get_metadata(event).get("deletionTimestamp")) or m.has_lost_lease(require_data(event))
 
 
 def _restore_after_lease_loss(
     event: BaseCloudEvent, maintenance: m.Maintenance, client: SyncClient
 ) -> list[BaseCloudEvent]:
-    """Restore a node whose lease another tool holds (NMO-27a), once; the NodeMaintenance stays and reports why."""
+    """Restore the node of a maintenance that has lost its Lease (NMO-27a), unless the node is already restored.
+
+    The NodeMaintenance is not deleted, and its status reports the reason.
+    """
     name, uid, key = m.get_node_name(maintenance), maintenance["metadata"]["uid"], m.get_group(maintenance).drain_taint
 
     def plan_patch() -> tuple[None, list[Object]]:
@@ -118,21 +122,24 @@ def _restore_after_lease_loss(
 
 
 def _restore_node(maintenance: m.Maintenance, node_name: str, client: SyncClient) -> list[Object]:
-    """Remove the taints that no other maintenance needs; uncordon and unlabel the node if it has no successor.
+    """Remove the maintenance's taints from the node, or hand the node over to the successor, which keeps its taint.
 
-    Returns the node's other maintenances, the successor first.
+    Without a successor, the function also removes the cordon and the label. Returns the node's other maintenances, the
+    successor first.
     """
     key = m.get_group(maintenance).drain_taint
 
     def plan_patch() -> tuple[tuple[Node | None, list[Object]], list[Object]]:
         node = _get_node(node_name, client)
-        # The list is read after the node, so it includes the maintenance in the node's label. Otherwise the label has
-        # changed, and the patch fails.
+        # List the maintenances after reading the node, so that the list includes the maintenance in the node's label.
+        # If that maintenance was deleted in between, the label has changed and the patch fails.
         others = _list_successors(node_name, client)
-        is_restored = m.has_lost_lease(maintenance) and node is not None and not _has_label_or_taint(node, key)
+        is_restored = (
+            m.has_lost_lease(maintenance) and node is not None and not _has_maintenance_label_or_taint(node, key)
+        )
         if node is None or is_restored or not m.has_begun_on(maintenance, node):
             return (None, others), []
-        # Only the successor's taint is needed, because the other maintenances wait and may never begin.
+        # Keep only the successor's taint, because the other maintenances wait and may never begin.
         needed_taints = {m.get_group(other).drain_taint for other in others[:1]}
         first_uid = others[0]["metadata"]["uid"] if others else ""
         return (node, others), build_restore_patch(
@@ -148,23 +155,26 @@ def _restore_node(maintenance: m.Maintenance, node_name: str, client: SyncClient
     return others
 
 
-def _has_label_or_taint(node: Node, taint_key: str) -> bool:
-    """Return whether the node still has our label or, if a client removed the label, the drain taint."""
+def _has_maintenance_label_or_taint(node: Node, taint_key: str) -> bool:
+    """Return whether the node has the maintenance label, or the drain taint (if another client removed the label)."""
     return has_maintenance_label(node) or is_tainted(node, taint_key)
 
 
 def _select_taints_to_remove(maintenance: m.Maintenance, node: Node, successors: list[Object]) -> frozenset[str]:
-    """Return the drain taints to remove: the maintenance's taint, or all if the label names an unknown maintenance."""
+    """Return the drain taints to remove: usually only the taint of the maintenance's API group.
+
+    If the node's label contains the uid of an unknown maintenance, the taints of all API groups are removed.
+    """
     known = {item["metadata"]["uid"] for item in (maintenance, *successors)}
     is_unknown = get_maintenance_uid(node) not in {None, *known}
     return DRAIN_TAINTS if is_unknown else frozenset({m.get_group(maintenance).drain_taint})
 
 
 def _list_successors(node_name: str, client: SyncClient) -> list[Object]:
-    """Return the node's other maintenances, oldest first, and set our finalizer on the oldest one, the successor.
+    """Return the node's other maintenances, oldest first, and add the finalizer to the oldest one, the successor.
 
-    With the finalizer, a deletion of the successor waits until its node is restored. If the successor is being deleted
-    or was just changed, the function lists the maintenances again. Raises `Retry` after several attempts.
+    With the finalizer, a deletion of the successor waits until the node is restored. If the successor is being deleted
+    or has changed, the function lists the maintenances again. Raises `Retry` after several attempts.
     """
     reason = f"other clients changed the object {MAX_ATTEMPTS} times"
     for _ in range(MAX_ATTEMPTS):
@@ -188,10 +198,10 @@ def _record_uncordon(node_name: str, maintenance: m.Maintenance, client: SyncCli
 
 
 def _restore_orphan(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Restore an orphaned node: one still cordoned, tainted or leased for a maintenance that no longer exists.
+    """Restore an orphaned node, which has the label or the Lease of a maintenance that no longer exists.
 
-    Does nothing if another maintenance claims the node. Since the API group of the missing maintenance is unknown, the
-    function removes the drain taints of all API groups.
+    Does nothing if another maintenance holds the node or waits for it. Since the API group of the missing maintenance
+    is unknown, the function removes the drain taints of all API groups.
     """
     name, reference = parse_node_name(event), parse_reference(event)
     lease = _get_lease(name, client)
@@ -224,12 +234,12 @@ def _get_lease(node: str, client: SyncClient) -> Object | None:
 
 
 def _delete_lease(lease: Object, client: SyncClient) -> bool:
-    """Delete the lease unless it changed since it was read; return whether this call deleted it."""
+    """Delete the Lease unless another client has changed it; return whether this call deleted the Lease."""
     metadata, path = lease["metadata"], leases.build_lease_path(leases.parse_node_name(lease))
     try:
         client.delete(path, uid=metadata["uid"], resource_version=metadata["resourceVersion"])
     except (NotFound, Conflict):
-        return False  # A duplicate of the event deleted the lease, or the successor acquired it.
+        return False  # A duplicate event has deleted the Lease, or the successor has acquired it.
     return True
 
 

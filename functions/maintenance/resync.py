@@ -1,8 +1,8 @@
 """Resync: on every tick, re-emit exactly the event that a maintenance waits for (X-3, X-5, design rule 4).
 
-The step lists maintenances, nodes under maintenance and leases page by page. In addition, it reads at most
-`MAX_READS_PER_TICK` single nodes, and the pods of at most `MAX_READS_PER_TICK` nodes, by round robin. A tick therefore
-does not send a request for each drained maintenance (design rule 10).
+A tick is a PingSource event, which arrives every 15 seconds. On each tick, the step lists maintenances, nodes under
+maintenance and Leases page by page. In addition, it reads at most `MAX_READS_PER_TICK` single nodes, and the pods on at
+most `MAX_READS_PER_TICK` nodes, by round robin. The number of requests is thus limited (design rule 10).
 
 In: a PingSource tick.
 Out: `maintenance.pending`, `maintenance.restore_pending`, `node.drifted`, `node.tainted`, `drain.overdue`.
@@ -43,22 +43,22 @@ from kube.paths import MALFORMED_OBJECT_ERRORS, Object
 from kube.trimming import trim_node
 
 MAX_READS_PER_TICK, MIN_SUCCEEDED_READS = 20, 5
-"""Maximum number of requests per tick for single nodes, and also for the pods on nodes.
+"""Maximum number of single nodes, and of nodes' pod lists, that `resync` reads per PingSource event.
 
-`MIN_SUCCEEDED_READS` of the pod requests are reserved for drained nodes, on which a pod may have appeared late.
+`MIN_SUCCEEDED_READS` of the pod lists are reserved for drained nodes, on which a pod may have been created late.
 """
 log = logging.getLogger("functions")
 
 
 class ReadRotations:
-    """Round-robin positions for three groups of maintenances: unlabelled node, drain in progress, drained."""
+    """Round-robin positions for maintenances with an unlabelled node, for running drains, and for drained nodes."""
 
     def __init__(self) -> None:
         self.unlabelled, self.draining, self.succeeded = RoundRobin(), RoundRobin(), RoundRobin()
 
 
 READ_ROTATIONS = ReadRotations()
-"""The round-robin positions of this process; a replay uses separate positions."""
+"""Round-robin positions of this process; a replay uses separate positions, so that it does not change these."""
 
 
 @step(
@@ -74,8 +74,8 @@ READ_ROTATIONS = ReadRotations()
 def resync(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Return the event that each maintenance waits for, because the original event may have been lost.
 
-    Also returns an event for each orphaned node, whose maintenance no longer exists. The next tick checks the
-    maintenances that this tick has no time for. Raises `ApiError` if no maintenances could be listed.
+    Also returns an event for each orphaned node, whose maintenance no longer exists. The next resync checks the
+    maintenances that this one does not reach. Raises `ApiError` if the maintenances of no API group could be listed.
     """
     if not acquire_install_lease(client):
         return []
@@ -99,9 +99,9 @@ def resync(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
 def _build_reply(event: BaseCloudEvent, maintenance: Object, event_type: str, now: datetime) -> BaseCloudEvent:
     """Build the event that a maintenance waits for.
 
-    `maintenance.pending` contains `begun` if the maintenance has begun: if `begin` then fails, the error concerns the
-    renewal of its lease. `drain.overdue` contains the due step of the escalation, so that the journal has the step
-    before it acts.
+    `maintenance.pending` contains `begun` if the maintenance has begun; an error of `begin` then means that the renewal
+    of the Lease failed. `drain.overdue` contains the due escalation step, so that the journal contains the step before
+    `evict` performs it.
     """
     data: Object = {}
     if event_type == events.MAINTENANCE_PENDING and m.has_begun(maintenance):
@@ -119,10 +119,9 @@ def _build_reply(event: BaseCloudEvent, maintenance: Object, event_type: str, no
 
 
 async def _read_snapshot(api: Api) -> ResyncSnapshot:
-    """Read all lists concurrently; if the API server rejects one list, the other lists are still used.
+    """Read all lists concurrently; if the API server rejects one list request, still use the other lists.
 
-    Raises `Unavailable` if a list request got no response. The broker then redelivers the tick, so that no step acts on
-    a partial list.
+    Raises `Unavailable` if a list request got no response. The broker then redelivers the event.
     """
     groups, (nodes, leases_or_error) = await asyncio.gather(
         asyncio.gather(*(list_maintenances_of_group(api, group) for group in GROUPS.values()), return_exceptions=True),
@@ -141,7 +140,7 @@ async def _read_snapshot(api: Api) -> ResyncSnapshot:
     items = sort_by_age(item for items in maintenances_by_group for item in items or [])
     return ResyncSnapshot(
         items,
-        _index_by_node(_get_name, nodes),
+        _index_by_node(_get_object_name, nodes),
         _index_by_node(leases.parse_node_name, leases_or_error),
         is_complete=all(items is not None for items in maintenances_by_group),
     )
@@ -150,7 +149,7 @@ async def _read_snapshot(api: Api) -> ResyncSnapshot:
 def _index_by_node(
     get_node_name: Callable[[Object], str], result: ListResult | BaseException
 ) -> dict[str, Object] | None:
-    """Return the objects of a list by node name; if the list failed, log the API error and return None."""
+    """Return the objects of a list by node name; if the list request failed, log the API error and return None."""
     if isinstance(result, ApiError):
         log.warning("resync cannot list all objects: %s", result.message)
         return None
@@ -159,7 +158,7 @@ def _index_by_node(
     return {name: item for item in result.items if (name := get_node_name(item))}
 
 
-def _get_name(node: Object) -> str:
+def _get_object_name(node: Object) -> str:
     return str(node["metadata"]["name"])
 
 
@@ -171,11 +170,11 @@ async def _find_waiting_maintenances(
     unlabelled = [item for item, due in dues if due is RequiredRead.NODE]
     closed = [item for item, due in dues if due is RequiredRead.PODS]
     reads = [
-        _find_due_event_after(_read_node, Observation(item, snapshot, now), api)
+        _read_and_find_due_event(_read_node, Observation(item, snapshot, now), api)
         for item in rotations.unlabelled.take(unlabelled, MAX_READS_PER_TICK)
     ]
     reads += [
-        _find_due_event_after(_read_pods, Observation(item, snapshot, now), api)
+        _read_and_find_due_event(_read_pods, Observation(item, snapshot, now), api)
         for item in _select_for_pod_read(closed, rotations)
     ]
     outcomes = await gather_all(*reads)
@@ -186,7 +185,7 @@ async def _find_waiting_maintenances(
 
 
 def _select_for_pod_read(maintenances: list[Object], rotations: ReadRotations) -> list[Object]:
-    """Return at most `MAX_READS_PER_TICK` maintenances whose pods this tick reads: active drains, then drained ones."""
+    """Select at most `MAX_READS_PER_TICK` maintenances whose pods to list: running drains first, then drained nodes."""
     drained = [item for item in maintenances if m.get_phase(item) == m.SUCCEEDED]
     draining = [item for item in maintenances if m.get_phase(item) != m.SUCCEEDED]
     chosen = rotations.draining.take(draining, MAX_READS_PER_TICK - min(len(drained), MIN_SUCCEEDED_READS))
@@ -204,10 +203,10 @@ async def _read_pods(observation: Observation, api: Api) -> Observation:
     )
 
 
-async def _find_due_event_after(
+async def _read_and_find_due_event(
     read: Callable[[Observation, Api], Awaitable[Observation]], observation: Observation, api: Api
 ) -> tuple[Object, DueEvent]:
-    """Return the maintenance and its due event after one read; a rejected request must not stop other reads."""
+    """Call `read`, and return the maintenance with its due event; an error must not stop the other reads."""
     try:
         return observation.maintenance, _try_find_due_event(await read(observation, api))
     except Unavailable:
@@ -219,7 +218,7 @@ async def _find_due_event_after(
 
 
 def _try_find_due_event(observation: Observation) -> DueEvent:
-    """Return the event that a maintenance waits for; a malformed object must not stop the tick."""
+    """Return the event that a maintenance waits for, or "" for a malformed object, which must not stop `resync`."""
     try:
         return find_due_event(observation)
     except MALFORMED_OBJECT_ERRORS as error:

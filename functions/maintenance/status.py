@@ -49,16 +49,16 @@ from kube.nodes import build_node_path
 from kube.paths import Object
 
 MAX_ATTEMPTS = 5
-"""Maximum number of attempts per write.
+"""Maximum number of attempts to write a status after conflicts with other clients.
 
-Another process may write at the same time. After these attempts, the step leaves the retry to the broker.
+After the last attempt, the step raises `Retry`, and the broker redelivers the event.
 """
 
 
 class StatusUpdate(NamedTuple):
-    """An event, its input for the status, and the resourceVersion of the pods that the event reports ("" if none).
+    """An event and the inputs for the status that were parsed from the event's data.
 
-    `snapshot` is the snapshot that the event's step took, or None if the event contains no snapshot.
+    `pods_version` is "" and `snapshot` is None if the event's data does not contain them.
     """
 
     event: BaseCloudEvent
@@ -69,10 +69,10 @@ class StatusUpdate(NamedTuple):
 
 @step("status", consumes=events.TYPES_BY_FLAG["progress"], emits=(events.DRAIN_ESCALATED,), requires_signature=True)
 def status(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Update `.status` from the cluster and from the event's data.
+    """Update the maintenance's `.status` from the cluster and from the event's data.
 
-    Returns `drain.escalated` if a step of the escalation begins. The event's data cannot be verified in the cluster, so
-    the server rejects unsigned events before this step. Raises `Retry` if other clients keep changing the status.
+    Returns `drain.escalated` if an escalation step begins. The function cannot verify the event's data in the cluster,
+    so the server rejects unsigned events. Raises `Retry` if other clients keep changing the status.
     """
     if not is_active_install(client):
         return []
@@ -83,10 +83,11 @@ def status(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
 
 
 def _write_status(update: StatusUpdate, client: SyncClient) -> list[BaseCloudEvent]:
-    """Apply the update to the status of its maintenance, and write the status.
+    """Apply the update to the maintenance's status, and write the status.
 
-    Before a step of the escalation is in the status, and thus before `evict` performs the step, its Kubernetes Event is
-    recorded. If that fails, the step does not begin; the next tick emits the event again.
+    A new escalation step is written only after its Kubernetes Event has been recorded, because `evict` performs a step
+    that is in the status. If the Event cannot be recorded, the step does not begin, and the next resync emits
+    `drain.overdue` again.
     """
     event = update.event
     recorded_step: EscalationStep | None = None
@@ -97,8 +98,8 @@ def _write_status(update: StatusUpdate, client: SyncClient) -> list[BaseCloudEve
         patch = _build_patch(maintenance, update, client)
         if not patch:
             return []
-        step = _find_new_step(maintenance, patch["status"])
-        if step and step != recorded_step and not _record_step(maintenance, step, client):
+        step = _find_new_escalation_step(maintenance, patch["status"])
+        if step and step != recorded_step and not _record_escalation_step(maintenance, step, client):
             update = update._replace(status_input=replace(update.status_input, due_step=None))
             continue
         recorded_step = step
@@ -111,30 +112,30 @@ def _write_status(update: StatusUpdate, client: SyncClient) -> list[BaseCloudEve
         if not extensions.is_replay(event):
             metrics.observe_status_write(maintenance, patch["status"], datetime.now(timezone.utc))
         _record_changes(maintenance, patch["status"], client)
-        return [_build_escalated(event, maintenance, step)] if step else []
+        return [_build_drain_escalated(event, maintenance, step)] if step else []
     raise Retry("other clients keep changing the status")
 
 
-def _find_new_step(maintenance: m.Maintenance, status: Object) -> EscalationStep | None:
-    """Return the step of the escalation that begins with this change of the status."""
+def _find_new_escalation_step(maintenance: m.Maintenance, status: Object) -> EscalationStep | None:
+    """Return the escalation step that begins with this status change, or None."""
     return find_current_step({**maintenance, "status": status}) if status.get("escalation") else None
 
 
-def _record_step(maintenance: m.Maintenance, step: EscalationStep, client: SyncClient) -> bool:
-    """Record the Kubernetes Events about the step, and return whether all of them are recorded."""
+def _record_escalation_step(maintenance: m.Maintenance, step: EscalationStep, client: SyncClient) -> bool:
+    """Record the Kubernetes Events about the escalation step, and return whether all of them were recorded."""
     notices = build_step_notices(maintenance, step)
     return len(client.run(EVENT_RECORDER.record(client.api, notices))) == len(notices)
 
 
-def _build_escalated(event: BaseCloudEvent, maintenance: m.Maintenance, step: EscalationStep) -> BaseCloudEvent:
-    """Log the step, and build `drain.escalated`."""
+def _build_drain_escalated(event: BaseCloudEvent, maintenance: m.Maintenance, step: EscalationStep) -> BaseCloudEvent:
+    """Log the escalation step, and build `drain.escalated`."""
     log_about(f"the drain escalates to {step.action}", maintenance, after=step.after)
     reference, node = events.ObjectReference.from_object(maintenance), m.get_node_name(maintenance)
     return events.build_event(events.DRAIN_ESCALATED, "status", reference, node, cause=event, data=step.as_data())
 
 
 def build_status_input(event: BaseCloudEvent) -> StatusInput:
-    """Return the input for the status that cannot be read from the cluster, but only from the event."""
+    """Return the status input from the event's data, which cannot be read from the cluster."""
     data = require_data(event)
     drained = event.get_type() == events.NODE_DRAINED
     error, blocked = str(data.get("error") or ""), parse_blocked_pods(event)
@@ -147,29 +148,30 @@ def build_status_input(event: BaseCloudEvent) -> StatusInput:
         is_lease_renewal_error=step == "begin",
         is_begin_error=step == "begin" and not ("begun" in data or "leaseErrors" in data),
         is_waiting=bool(data.get("waits")),
-        lease_error_count=_parse_lease_errors(event),
-        due_step=_parse_due_step(data) if event.get_type() == events.DRAIN_OVERDUE else None,
+        lease_error_count=_parse_lease_error_count(event),
+        due_step=_parse_due_escalation_step(data) if event.get_type() == events.DRAIN_OVERDUE else None,
     )
 
 
-def _parse_due_step(data: Mapping[str, object]) -> dict[str, object]:
-    """Return the step of the escalation in the data of `drain.overdue`, in the form of the spec."""
+def _parse_due_escalation_step(data: Mapping[str, object]) -> dict[str, object]:
+    """Return the escalation step in the data of `drain.overdue`, in the format of `spec.drain.escalation`."""
     return {name: data.get(name) for name in ("action", "after")}
 
 
-def _parse_lease_errors(event: BaseCloudEvent) -> int | None:
-    """Return how many lease renewals failed in a row, 0 after a success; None if the event reports no number."""
+def _parse_lease_error_count(event: BaseCloudEvent) -> int | None:
+    """Return the number of consecutive failed Lease renewals, 0 after a success; None if the event has no number."""
     count = 0 if event.get_type() == events.MAINTENANCE_BEGUN else require_data(event).get("leaseErrors")
     return count if isinstance(count, int) else None
 
 
 def _build_patch(maintenance: m.Maintenance, update: StatusUpdate, client: SyncClient) -> Object | None:
-    """Return the status patch, or None if only the status's timestamp would change.
+    """Return the status patch, or None if only the timestamp in the status would change.
 
-    Before a patch revokes a success, the pods are read again, since a cached list may still show deleted pods.
+    Before the phase changes from `Succeeded` to `Running`, the function lists the pods again, because a cached list may
+    still contain deleted pods.
     """
     now = datetime.now(timezone.utc)
-    snapshot = _read_state(maintenance, update, client)
+    snapshot = _read_node_snapshot(maintenance, update, client)
     patch = build_status_patch(maintenance, snapshot, update.status_input, now)
     if patch and m.get_phase(maintenance) == m.SUCCEEDED and patch["status"].get("phase") == m.RUNNING:
         current_pods = client.run(list_pods_on_node(client.api, m.get_node_name(maintenance))).items
@@ -177,11 +179,11 @@ def _build_patch(maintenance: m.Maintenance, update: StatusUpdate, client: SyncC
     return patch
 
 
-def _read_state(maintenance: m.Maintenance, update: StatusUpdate, client: SyncClient) -> NodeSnapshot:
-    """Return the state of the node; read only what the event does not prove.
+def _read_node_snapshot(maintenance: m.Maintenance, update: StatusUpdate, client: SyncClient) -> NodeSnapshot:
+    """Return the state of the node; read only the objects that the event does not describe reliably.
 
-    A valid snapshot that lists the remaining pods proves everything. If only the cordon is proven, the pods are read; a
-    snapshot without remaining pods is thus verified. Otherwise, the node and its pods are read.
+    If the event contains a valid snapshot with remaining pods, nothing is read. If only the cordon is certain, the pods
+    are listed; this also verifies a snapshot without remaining pods. Otherwise, the node and its pods are read.
     """
     step_snapshot = _find_valid_snapshot(maintenance, update)
     if step_snapshot and step_snapshot.leaving:
@@ -200,10 +202,9 @@ def _read_state(maintenance: m.Maintenance, update: StatusUpdate, client: SyncCl
 
 
 def _find_valid_snapshot(maintenance: m.Maintenance, update: StatusUpdate) -> StepSnapshot | None:
-    """Return the snapshot of the event's step if the maintenance has not changed since, else None.
+    """Return the snapshot in the event if the maintenance has not changed since, else None.
 
-    The function also returns None for a replay, and for a succeeded maintenance, since only a new read may revoke its
-    success.
+    Also returns None for a replay, and if the phase is `Succeeded`, because only a new read may revoke that phase.
     """
     version = maintenance["metadata"]["resourceVersion"]
     if update.snapshot is None or extensions.is_replay(update.event):
@@ -213,9 +214,10 @@ def _find_valid_snapshot(maintenance: m.Maintenance, update: StatusUpdate) -> St
 
 
 def _is_cordon_proven(maintenance: m.Maintenance, step_snapshot: StepSnapshot | None, update: StatusUpdate) -> bool:
-    """Return whether the node is known to be cordoned and tainted without reading it.
+    """Return whether the node is known to be cordoned and tainted without reading the node.
 
-    `pods.gone` reports nothing about the node. For this event, the status suffices, since `guard` watches the node.
+    `pods.gone` contains no information about the node. For this event, the function trusts the maintenance's status,
+    because `guard` reports changes of the node.
     """
     if step_snapshot:
         return step_snapshot.is_cordoned_and_tainted
@@ -223,10 +225,9 @@ def _is_cordon_proven(maintenance: m.Maintenance, step_snapshot: StepSnapshot | 
 
 
 def _record_changes(maintenance: m.Maintenance, status: Object, client: SyncClient) -> None:
-    """Log the changes and record Kubernetes Events for them.
+    """Log the changes of the status and record Kubernetes Events for them.
 
-    The process that wrote the status records each change once, after the write, so that no eviction waits for the
-    Events.
+    The function is called after the status write, so that each change is recorded once and delays no eviction.
     """
     notices = []
     if _is_newly_cordoned(maintenance, status):
@@ -238,7 +239,7 @@ def _record_changes(maintenance: m.Maintenance, status: Object, client: SyncClie
         notices += build_progress_notices(SUCCEED_REASON, maintenance)
     elif phase == m.FAILED:
         notices += build_progress_notices(FAIL_REASON, maintenance, error)
-    elif phase and m.get_phase(maintenance) != m.SUCCEEDED:  # A drained maintenance runs again because of a late pod.
+    elif phase and m.get_phase(maintenance) != m.SUCCEEDED:  # A late pod may change Succeeded back to Running.
         notices += build_progress_notices(BEGIN_REASON, maintenance, m.get_spec(maintenance).get("reason") or "")
     if _is_newly_overdue(maintenance, status):
         notices += build_progress_notices(DEADLINE_REASON, maintenance)
@@ -246,12 +247,12 @@ def _record_changes(maintenance: m.Maintenance, status: Object, client: SyncClie
 
 
 def _is_newly_cordoned(maintenance: m.Maintenance, status: Object) -> bool:
-    """Return whether `status` reports that the node is cordoned, and the previous status did not (OSV-12)."""
+    """Return whether `status` reports for the first time that the node is cordoned (OSV-12)."""
     before, after = (m.get_condition(item, "Cordoned").get("status") for item in (maintenance, {"status": status}))
     return after == "True" != before
 
 
 def _is_newly_overdue(maintenance: m.Maintenance, status: Object) -> bool:
-    """Return whether `status` reports that the deadline has passed, and the previous status did not."""
+    """Return whether `status` reports for the first time that the drain's deadline has passed."""
     before, after = (m.get_condition(item, "Drained").get("reason") for item in (maintenance, {"status": status}))
     return after == DEADLINE_EXCEEDED != before

@@ -32,7 +32,7 @@ from kube.paths import Object
     on_failure=build_step_failed,
 )
 def taint(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Add the missing maintenance taints. Raises `Failed` if the node no longer exists."""
+    """Add the missing maintenance taints to the node. Raises `Failed` if the node no longer exists."""
     result = patch_node_of_active_maintenance(event, client, _build_patch)
     if result is None or is_late_patch(event, result, client):
         return build_restore_pending("taint", event, client)

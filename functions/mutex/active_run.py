@@ -1,4 +1,4 @@
-"""The active run that an event concerns: its rules and stage, the writes to its record, and the reply events."""
+"""Finds the active upgrade run that an event concerns, writes the run's record, and builds the reply events."""
 
 from __future__ import annotations
 
@@ -30,17 +30,20 @@ from kube.mutex.validation import is_halted
 from kube.paths import Object
 
 UPGRADE_TIMEOUT_SECONDS = 6000
-"""Default time limit for a node's upgrade, as in the specification: 100 checks at intervals of one minute."""
+"""Default timeout for a node's upgrade: the specification's 100 checks at intervals of one minute."""
 STOPPED_REASON = "UpgradeStopped"
-"""Reason of the Kubernetes Event for a run that stops until a user resumes it."""
+"""Reason of the Kubernetes Event for a halted run, which makes no progress until a user resumes it."""
 EVENT_TYPE_OF_DUE = {due: expand_type(due.value) for due in DueEvent}
-"""Due event of a rule, target or run config → the CloudEvent type that triggers it."""
+"""Map from a `DueEvent` to its full CloudEvents type."""
 EVENT_TYPE_OF_STAGE = {stage: EVENT_TYPE_OF_DUE[row.due_event] for stage, row in due_events.STAGES.items()}
-"""Stage of a run → the event that continues it."""
+"""Map from a run's stage to the type of the event that continues the run."""
 
 
 def parse_upgrade_timeout(environment: Mapping[str, str]) -> float:
-    """Return the time limit for a released node's upgrade (MUT-45). Raises `ValueError` for an invalid setting."""
+    """Return the timeout in seconds for a released node's upgrade (MUT-45).
+
+    Raises `ValueError` if `MUTEX_UPGRADE_SECONDS` is invalid.
+    """
     seconds = environment.get("MUTEX_UPGRADE_SECONDS") or str(UPGRADE_TIMEOUT_SECONDS)
     if not (seconds.isascii() and seconds.isdecimal() and len(seconds) < 9):
         raise ValueError(
@@ -51,7 +54,7 @@ def parse_upgrade_timeout(environment: Mapping[str, str]) -> float:
 
 @dataclass(frozen=True)
 class ActiveRun:
-    """An active run as it was last read or written, with its existing rules."""
+    """An active upgrade run, as last read or written, with those of its MutexRules that exist."""
 
     run: Object
     rules: Mapping[RuleName, Object]
@@ -68,18 +71,18 @@ class ActiveRun:
 
     @property
     def current_node(self) -> str:
-        """Return the node that the run works on, or "" when all nodes are done."""
+        """Return the name of the node that the run is upgrading, or "" if all nodes are done."""
         return run_record.get_current_node(self.record)
 
     @property
     def node_record(self) -> Mapping[str, Any]:
-        """Return what the record stores about the current node."""
+        """Return the current node's entry in the run's record."""
         node_record: Mapping[str, Any] = self.record["nodes"][self.current_node]
         return node_record
 
     @property
     def position(self) -> str:
-        """Return the current node and its position in the run as text, such as `node 2 of 5, worker-7`."""
+        """Return the current node's position in the run and its name as text, such as `node 2 of 5, worker-7`."""
         return f"{run_record.format_position(self.record, self.current_node)}, {self.current_node}"
 
     @property
@@ -90,19 +93,19 @@ class ActiveRun:
     def has_cleanup(self, rule: RuleName) -> bool:
         """Return whether a rule has a cleanup Job, which runs after the upgrade.
 
-        A rule that no longer exists may have had a cleanup Job, so the run waits for the rule (MUT-46).
+        Returns True for a deleted rule, which may have had a cleanup Job; the run then waits for the rule (MUT-46).
         """
         return rule not in self.rules or jobs.has_cleanup(self.rules[rule])
 
     @property
     def is_halted(self) -> bool:
-        """Return whether the run needs a user's action to continue."""
+        """Return whether the run is halted until a user resumes it."""
         return is_halted(self.run)
 
     def write_record(self, client: SyncClient, change: Object, *conditions: Condition) -> ActiveRun:
-        """Write `change` into the record, and the conditions into the status; return the updated run.
+        """Merge `change` into the run's record, and write the conditions into the status; return the updated run.
 
-        Raises `Conflict` if another client has written the object since it was read.
+        Raises `Conflict` if another client has changed the MutexRunConfig since it was read.
         """
         changes = {"record": change, **run_record.build_printed_fields(self.run, change, self.has_cleanup)}
         return ActiveRun(write_status(self.run, client, changes, conditions) or self.run, self.rules)
@@ -128,7 +131,10 @@ class ActiveRun:
 def finish_node(
     active_run: ActiveRun, field: str, step_name: str, cause: BaseCloudEvent, client: SyncClient, *conditions: Condition
 ) -> Replies:
-    """Record that the current node is done, and reply with `node.done`; `field` is `cleanedAt` or `droppedAt`."""
+    """Record that the current node is done, and return `node.done`.
+
+    `field` is the field of the node's record that receives the time: `cleanedAt` or `droppedAt`.
+    """
     name = active_run.current_node
     change = run_record.build_node_done_change(active_run.record, name, field, utc_now())
     log_about(f'node "{name}" is done: {field}', active_run.run)
@@ -145,7 +151,7 @@ def halt_run(
     *,
     job_name: str = "",
 ) -> Replies:
-    """Stop the run until a user resumes it; the node keeps its labels, and the pools stay unchanged."""
+    """Halt the run until a user resumes it; the node keeps its labels, and the MachineConfigPools stay unchanged."""
     node_name, message = active_run.current_node, condition.message
     failure = run_record.build_failure_change(
         active_run.run, step_name, message, node_name=node_name, job_name=job_name, now=utc_now()
@@ -157,27 +163,30 @@ def halt_run(
 
 
 def load_unhalted_run(run: Object | None, client: SyncClient) -> ActiveRun | None:
-    """Return the active run of a run config, or None if no run is active or the run is halted."""
+    """Return the active run of a MutexRunConfig, or None if no run is active or the run is halted."""
     return None if run is None or is_halted(run) else load_active_run(run, client)
 
 
 def read_active_run(event: BaseCloudEvent, client: SyncClient) -> ActiveRun | None:
-    """Return the event's run, also if halted; None if the run is deleted, being deleted, or finished."""
+    """Return the active run of the event's MutexRunConfig, even if the run is halted; None if no run is active."""
     return load_active_run(read_object(event, client, RUN_KIND), client)
 
 
 def read_repairable_run(event: BaseCloudEvent, client: SyncClient, field: str) -> ActiveRun | None:
-    """Return the event's run for the step that writes the record's `field`, or None if the step must do nothing.
+    """Return the event's active run, or None if no run is active, or if it is halted and `field` is not recorded yet.
 
-    A halted run makes no progress. But a step repeats its work after another client has undone that work, because the
-    run's nodes still wait for their Jobs (MUT-47).
+    `field` is the field of the record that the calling step writes. In a halted run, a step does no new work. However,
+    it repeats work that another client has undone, because the nodes still wait for their Jobs (MUT-47).
     """
     active_run = read_active_run(event, client)
     return active_run if active_run and (active_run.record.get(field) or not active_run.is_halted) else None
 
 
 def load_active_run(run: Object | None, client: SyncClient) -> ActiveRun | None:
-    """Return a run config's active run, also if halted; None if the run is deleted, being deleted, or finished."""
+    """Return the active run of a MutexRunConfig, even if the run is halted.
+
+    Returns None if the MutexRunConfig is missing or being deleted, or if it has no active run.
+    """
     if run is None or not run_record.is_active_undeleted(run):
         return None
     return ActiveRun(
@@ -186,11 +195,11 @@ def load_active_run(run: Object | None, client: SyncClient) -> ActiveRun | None:
 
 
 def find_run_of_event(event: BaseCloudEvent, kind: str, client: SyncClient) -> Object | None:
-    """Return the current state of the run that an event concerns, or None if the event concerns no run.
+    """Return the current MutexRunConfig that an event concerns, or None if the event concerns no run.
 
-    Events from other steps name the run. Events from an event source name a node or a Job, and concern the active run
-    that works on this object. Listing the runs is cheap: there are few runs, and the list comes from the API server's
-    cache. Raises `BadEvent` if an event from a step names no run.
+    An event that a step emitted names the MutexRunConfig. An event from an event source names a node or a Job (`kind`),
+    and concerns the active run whose current node or Job it is. To find that run, the function lists the few
+    MutexRunConfigs from the API server's cache. Raises `BadEvent` if an event from a step names no MutexRunConfig.
     """
     event_kind = event.get_extension("kind")
     if event_kind is None:

@@ -1,14 +1,14 @@
 """Await a released node's upgrade: it is complete once the node's version label has the desired version (MUT-45).
 
-The step does not block: an update of the node triggers it, by reference. If that event was lost, the tick triggers it.
-`MUTEX_UPGRADE_SECONDS` (default: 6000) limits the time for a released node's upgrade. While no version is desired, or
-the control plane is updating to another version, the node is on hold, which the record stores as `heldAt`. After the
-hold, the node's time limit starts again.
+The step does not block: an update of the node triggers it, by reference. If that event was lost, `resync-runs` triggers
+it. `MUTEX_UPGRADE_SECONDS` (default: 6000) limits the time for a released node's upgrade. While no version is desired,
+or the control plane is updating to another version, the node is on hold, which the run's record stores as `heldAt`.
+After the hold, the timeout of the node starts again.
 
 In: `node.released`; an updated Node, by reference.
-Out: `node.upgraded`; `node.prejobs_done` if another client labelled the node again, but no event if that was within ten
-seconds of its release: the condition reports that, and the tick retries; `node.done` if the node no longer exists;
-`run.halted` if the upgrade takes too long.
+Out: `node.upgraded`; `node.prejobs_done` if another client labelled the node again; no event if that happened within
+ten seconds of the release, because then the condition reports it and `resync-runs` retries; `node.done` if the node no
+longer exists; `run.halted` if the upgrade takes too long.
 Touches: mutexrunconfigs get, list; mutexrunconfigs/status patch; mutexrules get; nodes get; clusterversions get;
 events create in node-upgrade-mutex-operator.
 """
@@ -50,7 +50,7 @@ from kube.times import format_time
 )
 @report_refusals(NODE_UPGRADE_CONDITION, "NodeUpgradeFailed")
 def await_version(event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Check the released node's progress against the live ClusterVersion, not the version that the run began with."""
+    """Compare the released node's version with the current ClusterVersion, not with the version at the run's start."""
     active_run = load_unhalted_run(find_run_of_event(event, "Node", client), client)
     if (
         active_run is None
@@ -75,10 +75,10 @@ def await_version(event: BaseCloudEvent, client: SyncClient) -> Replies:
 
 
 def _handle_relabelled_node(active_run: ActiveRun, event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Let `release-node` release the node again after another client added rule labels.
+    """Return `node.prejobs_done`, so that `release-node` releases the node again after another client labelled it.
 
-    If the release was less than ten seconds ago, another client labels the node repeatedly. The function then only
-    reports that in the condition, and the tick retries.
+    If the release was less than ten seconds ago, the function only reports the other client in the condition, and the
+    step is retried later. Otherwise both clients would undo each other's writes in a tight loop.
     """
     name = active_run.current_node
     change: Object = {"nodes": {name: {"releasedAt": None, "heldAt": None}}}
@@ -92,7 +92,7 @@ def _handle_relabelled_node(active_run: ActiveRun, event: BaseCloudEvent, client
 
 
 def _complete_upgrade(active_run: ActiveRun, version: str, event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Record that the node has the desired version."""
+    """Record that the current node has the desired version, and return `node.upgraded`."""
     name = active_run.current_node
     log_about(f'node "{name}" is at version {version}', active_run.run)
     node_change = {"upgradedAt": format_time(utc_now()), "heldAt": None}
@@ -107,7 +107,7 @@ def _complete_upgrade(active_run: ActiveRun, version: str, event: BaseCloudEvent
 def _handle_older_node(
     active_run: ActiveRun, version: str, desired: versions.DesiredVersion, event: BaseCloudEvent, client: SyncClient
 ) -> Replies:
-    """Report what the node waits for, or stop the run if the node's time limit has expired."""
+    """Report why the node is not upgraded yet, or halt the run if the node's timeout has expired."""
     current = f"at version {version}" if version else "without a version label"
     message = f"{active_run.position}: {current}, {_describe_version_difference(version, desired)}"
     released_at, held_at = active_run.node_record.get("releasedAt"), active_run.node_record.get("heldAt")
@@ -123,7 +123,10 @@ def _handle_older_node(
 
 
 def _build_hold_change(active_run: ActiveRun, *, is_held: bool) -> Object:
-    """Return the record's change that puts the released node on hold, or restarts its time limit; {} if unchanged."""
+    """Return the change of the record that puts the node on hold, or that ends the hold and restarts the timeout.
+
+    Returns {} if the record is already up to date.
+    """
     if is_held is bool(active_run.node_record.get("heldAt")):
         return {}
     timestamp = format_time(utc_now())
@@ -132,9 +135,9 @@ def _build_hold_change(active_run: ActiveRun, *, is_held: bool) -> Object:
 
 
 def _select_reached_version(active_run: ActiveRun, version: str) -> str:
-    """Return the oldest version that an upgraded node of the run has.
+    """Return the lowest version of the run's upgraded nodes, including `version` of the current node.
 
-    The run counts as finished for that version, and for no newer version.
+    The run counts as finished for that version only, not for a newer version.
     """
     has_upgraded_nodes = any(node.get("upgradedAt") for node in active_run.record["nodes"].values())
     return min(active_run.record["desired"], version, key=versions.parse_version_key) if has_upgraded_nodes else version

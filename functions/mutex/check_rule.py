@@ -1,4 +1,4 @@
-"""Check a MutexRule: a dry run shows whether the API server accepts its Jobs; no Job is created (MUT-10..13).
+"""Check a MutexRule: a dry-run request shows whether the API server accepts its Jobs; no Job is created (MUT-10..13).
 
 In: an added, updated or deleted MutexRule, `rule.check_pending`. Out: `rule.checked`.
 Touches: mutexrules get; mutexrules/status patch; jobs create in node-upgrade-mutex-operator.
@@ -28,7 +28,7 @@ from kube.paths import Object
 
 DRY_RUN_QUERY = {"dryRun": "All", "fieldValidation": "Strict"}
 PLACEHOLDER_NODE = {"metadata": {"name": "some-node", "uid": "trial"}}
-"""Placeholder for the node in a Job's dry run, because the node is unknown when a rule is checked."""
+"""Placeholder for the node in the dry-run request, because a rule is checked before a run selects nodes."""
 REMEDY = "ask an administrator to add a RoleBinding to that namespace, see docs/mutex.md"
 
 
@@ -39,7 +39,7 @@ REMEDY = "ask an administrator to add a RoleBinding to that namespace, see docs/
     on_failure=log_failure,
 )
 def check_rule(event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Write to the status whether the rule is valid; ignore the update event that this write causes."""
+    """Report in the status whether the MutexRule is valid; ignore the update event that this status write causes."""
     if not is_about_kind(event, RULE_KIND) or is_update_after_validation(event):
         return []
     rule = read_object(event, client, RULE_KIND)
@@ -53,7 +53,7 @@ def check_rule(event: BaseCloudEvent, client: SyncClient) -> Replies:
 
 
 def _dry_run_jobs(rule: Object, client: SyncClient) -> str:
-    """Return why the API server rejects the rule's Jobs, or "" if the API server accepts all of them."""
+    """Return the error with which the API server rejects one of the rule's Jobs, or "" if it accepts all of them."""
     for kind, field in jobs.SPEC_FIELDS.items():
         if rule["spec"].get(field) is None:
             continue

@@ -47,9 +47,9 @@ from kube.paths import Object
 )
 @report_refusals(CONFIG_VALIDATED_CONDITION, "FetchFailed")
 def check_run(event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Validate the run config after a user's change or on a tick, and return the event that continues its run.
+    """Validate the MutexRunConfig, and return the event that continues its run.
 
-    The step ignores update events that its own status writes cause.
+    The step ignores update events that status writes cause.
     """
     if not is_about_kind(event, RUN_KIND) or (
         event.get_type() == events.RESOURCE_UPDATED and not _is_user_change(event)
@@ -74,7 +74,7 @@ def check_run(event: BaseCloudEvent, client: SyncClient) -> Replies:
 
 
 def _is_user_change(event: BaseCloudEvent) -> bool:
-    """Return whether a user caused the event: by a change of the spec or of the retry annotation, or by a deletion."""
+    """Return whether a user caused the event: by changing the spec or the retry annotation, or by a deletion."""
     run = require_data(event)
     try:
         return is_deleting(run) or due_events.has_unprocessed_change(run)
@@ -94,9 +94,9 @@ def _read_snapshot(run: Object, client: SyncClient) -> RunSnapshot:
 
 
 def _build_next_event(run: Object, event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Return the next event: `run.validated` if no run is active, else the event that the active run waits for.
+    """Return `run.validated` if no run is active, else the event that the active run waits for.
 
-    If a user has resumed a failed run, the function first clears the failure in the run's record.
+    If a user has resumed a halted run, the function first clears the failure in the run's record.
     """
     if not run_record.is_active(run):
         return [events.build_event(events.RUN_VALIDATED, "check-run", ObjectReference.from_object(run), cause=event)]

@@ -1,4 +1,4 @@
-"""Check a MutexTarget: whether its pools exist, and which nodes belong to them (MUT-20..22).
+"""Check a MutexTarget: whether its MachineConfigPools exist, and which nodes belong to them (MUT-20..22).
 
 In: an added, updated or deleted MutexTarget, `target.check_pending`. Out: `target.checked`.
 Touches: mutextargets get; mutextargets/status patch; machineconfigpools list; nodes list.
@@ -32,7 +32,7 @@ from kube.mutex.validation import compute_target_state
     on_failure=log_failure,
 )
 def check_target(event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Write the target's nodes and validity to the status; ignore the update event that this write causes."""
+    """Report the MutexTarget's nodes and validity in its status; ignore the update event that this write causes."""
     if not is_about_kind(event, TARGET_KIND) or is_update_after_validation(event):
         return []
     target, api = read_object(event, client, TARGET_KIND), client.api

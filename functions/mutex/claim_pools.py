@@ -1,9 +1,9 @@
 """Claim the pools of a run, and record their original state before the run changes anything (MUT-34, MUT-44).
 
-A run claims its pools in the order of their names, so that two runs cannot deadlock. A second run waits for the first,
-even if their pools differ, and its condition reports that. A waiting run records no state, because that state would be
-hours old when the run begins (MUT-49). From this step on, the finalizer keeps the MutexRunConfig until everything is
-restored (MUT-51).
+A run claims its MachineConfigPools in the order of their names, so that two runs cannot deadlock. A second run waits
+until the first run ends, even if their pools differ, and reports that in its condition. A waiting run does not record
+the pools' state, because that state could be outdated when the run begins (MUT-49). From this step on, the finalizer
+keeps the MutexRunConfig until all pools and nodes are restored (MUT-51).
 
 In: `upgrade.detected`. Out: `pools.claimed`.
 Touches: mutexrunconfigs get, list, patch; mutexrunconfigs/status patch; mutexrules get; mutextargets get;
@@ -58,9 +58,10 @@ PAUSED_CONDITION = "TargetPoolsPaused"
 @step("claim-pools", consumes=(events.UPGRADE_DETECTED,), emits=(events.POOLS_CLAIMED,), on_failure=log_failure)
 @report_refusals(PAUSED_CONDITION, "NotPaused")
 def claim_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Claim all pools or wait; pools that are already claimed stay claimed.
+    """Claim all pools of the run and begin the run, or report in the condition what the run waits for.
 
-    Raises `Conflict` if another client writes an object at the same time.
+    After an error, the pools that are already claimed stay claimed. Raises `Conflict` if another client changes an
+    object at the same time.
     """
     run = read_object(event, client, RUN_KIND)
     if run is None or is_deleting(run):
@@ -78,7 +79,7 @@ def claim_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
     version = find_upgrade(run, snapshot, run_record.get_finished_version(run)).version
     names = claims.list_pools_to_claim(run, snapshot.list_pool_names(run))
     if not version or not set(names) <= set(snapshot.pools):
-        return []  # The objects have changed since the event, so the tick emits the event that is due now.
+        return []  # The objects have changed since the event was emitted, so `resync-runs` emits the event due now.
     if message := _describe_awaited_runs(run, names, snapshot, runs):
         write_status(run, client, {"step": "Waiting"}, [Condition(PAUSED_CONDITION, False, "NotPaused", message)])
         return []
@@ -90,10 +91,10 @@ def claim_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
 
 
 def _read_snapshot(run: Object, client: SyncClient) -> tuple[RunSnapshot, list[Object]]:
-    """Read the latest state of the objects that the run's record will store.
+    """Read the current state of all objects that the run's record depends on, and the list of all MutexRunConfigs.
 
-    The pools' selectors are returned without the expressions of a run that no longer exists. Runs are read after pools,
-    so the run config that claims a pool is either in the list or deleted.
+    The function removes the selector expressions of runs that no longer exist from the returned pools. It lists the
+    MutexRunConfigs after the pools, so if the MutexRunConfig that claims a pool is not in the list, it was deleted.
     """
     api = client.api
     rules, targets, pools_by_name, nodes, version = client.gather_all(
@@ -108,9 +109,9 @@ def _read_snapshot(run: Object, client: SyncClient) -> tuple[RunSnapshot, list[O
 
 
 def _describe_awaited_runs(run: Object, pool_names: list[str], snapshot: RunSnapshot, runs: list[Object]) -> str:
-    """Describe the runs that this run waits for; return "" if the run need not wait.
+    """Return a message that names the other runs that this run must wait for, or "" if it need not wait.
 
-    While another run is active, the state that this run would record can still change.
+    While another run is active, the original state that this run would record can still change.
     """
     rival_by_pool = claims.find_rival_claims(run, pool_names, snapshot.pools, runs)
     messages = [f'MachineConfigPool "{pool}" is claimed by {rival}' for pool, rival in rival_by_pool.items()]
@@ -120,15 +121,15 @@ def _describe_awaited_runs(run: Object, pool_names: list[str], snapshot: RunSnap
 
 
 def _ensure_finalizer(run: Object, client: SyncClient) -> Object:
-    """Return the run config with our finalizer; add the finalizer if it is missing.
+    """Add the finalizer to the MutexRunConfig if it is missing, and return the MutexRunConfig.
 
-    The finalizer may be missing during a run if another client replaced the object with its own manifest.
+    The finalizer is missing during a run if another client replaced the object with its own manifest.
     """
     return run if has_finalizer(run) else client.patch(build_object_path(run), build_finalizers_patch(run, is_set=True))
 
 
 def _begin_run(event: BaseCloudEvent, run: Object, version: str, snapshot: RunSnapshot, client: SyncClient) -> Replies:
-    """Write the record of the new run, which contains the state before the run changes anything."""
+    """Write the record of the new run, which contains the original state of pools and nodes; return `pools.claimed`."""
     members = {name: snapshot.nodes[name] for name in snapshot.list_members(run)}
     names, rules = snapshot.list_pool_names(run), list_references(run, "mutexRules")
     record = run_record.build_begin_change(run, version, snapshot.pools, names, members, rules, utc_now())
@@ -141,7 +142,7 @@ def _begin_run(event: BaseCloudEvent, run: Object, version: str, snapshot: RunSn
 
 
 def _build_begin_patch(run: Object, record: Object, warning: Condition) -> list[Object]:
-    """Build the JSON patch that replaces the record; a merge patch would keep fields of the previous run's record."""
+    """Build the JSON patch that replaces `status.record`; a merge patch would keep fields of the previous run."""
     run_with_record = {**run, "status": {**run["status"], "record": record}}
     printed_fields = {"job": "", **run_record.build_printed_fields(run_with_record, {}, lambda _rule: False)}
     values = {"record": record, "conditions": merge_conditions(run, [warning], utc_now()), **printed_fields}

@@ -1,9 +1,8 @@
 """Detect an upgrade: the control plane is at the desired version, and a worker is older (MUT-2, MUT-31, MUT-32).
 
-A run with `pauseEarly` does not wait for the control plane in this step, but in `label-nodes` (C26). If claimed pools
-must be restored first, the step emits `run.restore_pending`. Claimed pools must be restored if no upgrade is available,
-or if the run config no longer names them. Pools with the selectors of a run whose record is lost must be restored as
-well.
+A run with `pauseEarly` waits for the control plane in `label-nodes` instead of in this step (C26). The step emits
+`run.restore_pending` if pools must be restored first. That is the case for claimed pools if no upgrade is available or
+the MutexRunConfig no longer names them, and for pools with the selectors of a run whose record is lost.
 
 In: `run.validated`. Out: `upgrade.detected`, or `run.restore_pending` while pools must be restored first.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutextargets get; machineconfigpools list; nodes list;
@@ -34,7 +33,7 @@ from kube.mutex.validation import CHECKED_CONDITION, RunSnapshot, find_upgrade
 )
 @report_refusals(CHECKED_CONDITION, "CheckFailed")
 def detect_upgrade(event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Write the result of the version check to the run's conditions only; do nothing if the run is active."""
+    """Report the result of the version check in the MutexRunConfig's conditions; do nothing while its run is active."""
     run = read_object(event, client, RUN_KIND)
     if run is None or is_deleting(run) or run_record.is_active(run):
         return []

@@ -1,7 +1,8 @@
 """Edit the pools' selectors: targets select labelled nodes, the canary selects released nodes (step 5, MUT-36, 37).
 
-The step edits the targets first and the canary last, when all labels are set; until then no node can be released. A
-target pool that cannot be written delays only the canary.
+The step runs when all nodes are labelled. It edits the target pools first and the canary pool last, so that the canary
+selects no node too early. If a target pool cannot be written, the step still edits the other target pools, but not the
+canary.
 
 In: `nodes.labelled`. Out: `pools.edited`.
 Touches: mutexrunconfigs get, list; mutexrunconfigs/status patch; mutexrules get; machineconfigpools get, patch.
@@ -29,13 +30,13 @@ UPDATED_CONDITION = "MCPUpdated"
 @step("edit-pools", consumes=(events.NODES_LABELLED,), emits=(events.POOLS_EDITED,), on_failure=log_failure)
 @report_refusals(UPDATED_CONDITION, "UpdateFailed")
 def edit_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Write each pool selector that differs from the selector that the run requires.
+    """Write the selector that the run requires into each pool with a different selector.
 
-    The step also rewrites a selector after another client applied a pool's original manifest, even in a halted run.
+    The step also repairs a selector after another client applied a pool's original manifest, even in a halted run.
     """
     active_run = read_repairable_run(event, client, "editedAt")
     if active_run is None or not active_run.record.get("labelledAt") or active_run.stage is Stage.NODES_DONE:
-        return []  # The event is late: the run is done, and its pools are being restored.
+        return []  # After all nodes are done, the pools must not be edited again, because they are being restored.
     selectors, canary = build_run_selectors(active_run.record), active_run.record["canary"]["name"]
     changes = patch_pools(
         active_run,

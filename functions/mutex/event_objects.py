@@ -1,4 +1,4 @@
-"""Finds the rule, target or run that an event concerns, and writes its status and its Kubernetes Events (X-2, X-6)."""
+"""Reads the MutexRule, MutexTarget or MutexRunConfig of an event, and writes its status and Events (X-2, X-6)."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ def utc_now() -> datetime:
 
 
 def parse_reference(event: BaseCloudEvent, kind: str) -> ObjectReference:
-    """Return a reference to the object of this kind that an event concerns.
+    """Return a reference to the event's object of this kind.
 
-    The event's data either is the object or names it. Raises a `BadEvent` that names the missing field.
+    The event's data is either the object itself or contains a reference to it. Raises a `BadEvent` that names the
+    missing field.
     """
     data = require_data(event)
     is_object = data.get("kind") == kind
@@ -64,16 +65,16 @@ def parse_reference(event: BaseCloudEvent, kind: str) -> ObjectReference:
 
 
 def read_object(event: BaseCloudEvent, client: SyncClient, kind: str) -> Object | None:
-    """Return the current state of the event's object; None if the object was deleted, or recreated with its name."""
+    """Read the event's object of this kind; return None if it was deleted, or recreated with the same name."""
     return read_reference(parse_reference(event, kind), client)
 
 
 def read_reference(reference: ObjectReference, client: SyncClient) -> Object | None:
-    """Return the current state of an object; None if the object was deleted, or recreated with its name.
+    """Read the referenced object; return None if it was deleted, or recreated with the same name.
 
-    After the function has read a run with `skipTLSVerify`, the API client no longer verifies server certificates
-    (MUT-52). The read itself is verified. Otherwise a forged event could make a function send its token to a server
-    that poses as the API server.
+    After reading a MutexRunConfig with `skipTLSVerify`, the function disables the API client's verification of server
+    certificates (MUT-52). The read itself is verified. Otherwise a forged event could make a function send its token to
+    a server that poses as the API server.
     """
     path = build_path(reference.kind, reference.namespace, reference.name)
     item = client.run(get_or_none(client.api.get(path)))
@@ -85,14 +86,14 @@ def read_reference(reference: ObjectReference, client: SyncClient) -> Object | N
 
 
 def is_about_kind(event: BaseCloudEvent, kind: str) -> bool:
-    """Return whether an event is about an object of this kind; True for events from steps, which have no kind."""
+    """Return whether the event's `kind` attribute is `kind` or missing; events that steps emit have no `kind`."""
     return event.get_extension("kind") in (None, kind)
 
 
 def is_update_after_validation(event: BaseCloudEvent) -> bool:
-    """Return whether an event is an update of a rule or target whose current generation is validated already.
+    """Return whether the event reports an update of an object whose current generation is already validated.
 
-    The status write of a step that validates the object causes such an event.
+    The status write of `check-rule` or `check-target` causes such an event, which that step must ignore.
     """
     data = require_data(event)
     has_status = isinstance(data.get("metadata"), dict) and isinstance(data.get("status"), dict)
@@ -102,18 +103,19 @@ def is_update_after_validation(event: BaseCloudEvent) -> bool:
 def write_status(
     obj: Object, client: SyncClient, changes: Object, conditions: Iterable[Condition] = ()
 ) -> Object | None:
-    """Write the status if it differs; return the written object, or None if the status is already up to date.
+    """Write the changes and conditions into the object's status; return the object, or None if it was up to date.
 
-    Raises `Conflict` if another client has written the object since it was read.
+    Raises `Conflict` if another client has changed the object since it was read.
     """
     patch = build_status_patch(obj, changes, conditions, utc_now())
     return client.patch(f"{build_object_path(obj)}/status", patch) if patch else None
 
 
 def report_refusals(condition_type: str, reason: str) -> Callable[[Step], Step]:
-    """Build a decorator that reports a step's rejected requests in a condition of the run (MUT-1); the tick retries.
+    """Build a decorator that reports a step's rejected API request in a condition of the run (MUT-1).
 
-    Each call of the step gets its own view of the API client, because a run may disable TLS verification.
+    `resync-runs` triggers the step again later. Each call of the step gets its own copy of the API client, because a
+    run may disable TLS verification.
     """
 
     def decorate(step: Step) -> Step:
@@ -132,7 +134,7 @@ def report_refusals(condition_type: str, reason: str) -> Callable[[Step], Step]:
 
 
 def _report_refusal(event: BaseCloudEvent, client: SyncClient, condition: Condition) -> None:
-    log.error("a run cannot continue: %s", condition.message, extra={"fields": {"event": event.get_id()}})
+    log.error("cannot continue an upgrade run: %s", condition.message, extra={"fields": {"event": event.get_id()}})
     data = require_data(event)
     if not ("run" in data or data.get("kind") == RUN_KIND):
         return
@@ -142,27 +144,27 @@ def _report_refusal(event: BaseCloudEvent, client: SyncClient, condition: Condit
 
 
 def _is_unreported_deletion(run: Object, condition: Condition) -> bool:
-    """Return whether the stuck deletion is still unreported.
+    """Return whether the run is being deleted and the condition does not report yet why the deletion is stuck.
 
-    The deletion must be reported only once, because each status write triggers another event.
+    The reason must be reported only once, because each status write triggers another event.
     """
     return has_finalizer(run) and get_condition(run, condition.condition_type).get("status") != "False"
 
 
-def log_about(message: str, run: Object, **fields: object) -> None:
-    """Log one line about a run, with the run's kind, name and namespace."""
-    metadata = run["metadata"]
-    names = {"reconciler kind": run["kind"], "name": metadata["name"], "namespace": metadata["namespace"]}
+def log_about(message: str, obj: Object, **fields: object) -> None:
+    """Log a message about a MutexRule, MutexTarget or MutexRunConfig, with its kind, name and namespace."""
+    metadata = obj["metadata"]
+    names = {"reconciler kind": obj["kind"], "name": metadata["name"], "namespace": metadata["namespace"]}
     log.info(message, extra={"fields": {**names, **fields}})
 
 
 def record_warning(run: Object, reason: str, message: str, client: SyncClient) -> None:
-    """Record a Warning Event on a run config; an API error is only logged, so that it does not stop the run."""
+    """Record a Warning Event on a MutexRunConfig; an API error is only logged, so that it does not halt the run."""
     notice = EventNotice.from_object(run, run["apiVersion"], run["kind"], reason, message)
     client.run(EVENT_RECORDER.record(client.api, [notice]))
 
 
 def log_failure(step: str, event: BaseCloudEvent, error: str) -> Replies:
-    """Log an event that a step cannot process, and reply with no events; the tick retries."""
+    """Log the error of a step that cannot process an event, and return no reply; `resync-runs` retries."""
     log.error("%s cannot process an event: %s", step, error, extra={"fields": {"event": event.get_id()}})
     return []

@@ -1,9 +1,10 @@
 """Label the nodes of a run, one label per rule; a labelled node is not upgraded (step 4, MUT-33, MUT-35, MUT-43).
 
-A node whose write is rejected or hangs does not keep the other nodes from being labelled.
+If the patch of one node is rejected or hangs, the step still labels the other nodes.
 
-In: `pools.paused`. Out: `nodes.labelled`, or `pools.paused` if the time ran out before all nodes were labelled. While
-the control plane is being upgraded, no event: the next change of the ClusterVersion triggers the step again.
+In: `pools.paused`. Out: `nodes.labelled`, or `pools.paused` if the deadline has passed before all nodes are labelled.
+While the control plane is being upgraded, the step emits no event: the next change of the ClusterVersion triggers it
+again.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; nodes get, list, patch; clusterversions get.
 """
 
@@ -35,7 +36,7 @@ from kube.times import format_time
 
 APPLIED_CONDITION = "MutexRulesApplied"
 BATCH_SIZE, MIN_BATCH_SECONDS = 25, 0.5
-"""Number of nodes patched concurrently, and the seconds that must remain to start the next batch."""
+"""Number of nodes to patch concurrently, and minimum seconds before the deadline to start another batch."""
 
 
 @step(
@@ -46,10 +47,10 @@ BATCH_SIZE, MIN_BATCH_SECONDS = 25, 0.5
 )
 @report_refusals(APPLIED_CONDITION, "ApplyFailed")
 def label_nodes(event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Label each unreleased node that lacks a label, and drop nodes that no longer exist from the run.
+    """Label each unreleased node that lacks a rule's label, and drop nodes that no longer exist from the run.
 
-    The nodes are read before the record. If a node is released after that, its resourceVersion has changed, so its
-    patch fails with a conflict.
+    The function reads the nodes before the run's record. If a node is released in between, its resourceVersion changes,
+    so the function's patch fails with a conflict.
     """
     active_run = read_repairable_run(event, client, "labelledAt")
     if active_run is None or not active_run.record.get("pausedAt") or _waits_for_control_plane(active_run, client):
@@ -71,10 +72,10 @@ def label_nodes(event: BaseCloudEvent, client: SyncClient) -> Replies:
 
 
 def _waits_for_control_plane(active_run: ActiveRun, client: SyncClient) -> bool:
-    """Return whether labelling must wait for the control plane's upgrade, and report that in the condition.
+    """Return whether the labelling must wait for the control plane's upgrade, and report the wait in a condition.
 
-    Labelling waits if the pools were paused early (C26), or if a different version was requested while the run waited
-    for other runs (MUT-32). Once all nodes are labelled, labelling no longer waits.
+    The labelling waits if the pools were paused early (C26), or if a different version was requested while the run
+    waited for other runs (MUT-32). A run whose nodes were all labelled before does not wait.
     """
     if active_run.record.get("labelledAt"):
         return False
@@ -85,9 +86,9 @@ def _waits_for_control_plane(active_run: ActiveRun, client: SyncClient) -> bool:
 
 
 def list_unlabelled_nodes(record: RunRecord, client: SyncClient) -> list[str]:
-    """Return the unreleased nodes that lack a label, using one list request.
+    """Return the unreleased nodes that lack a rule's label, using one list request.
 
-    Labelled nodes are skipped, so that each pass labels further nodes and a large run finishes.
+    A pass skips nodes that an earlier pass has labelled, so that all nodes of a large run are labelled eventually.
     """
     listed = client.run(lookup.list_labelled_nodes(client.api, record["id"], None))
     gated = {node["metadata"]["uid"] for node in listed if is_gated(node, record["id"], list_recorded_rules(record))}
@@ -95,11 +96,10 @@ def list_unlabelled_nodes(record: RunRecord, client: SyncClient) -> list[str]:
 
 
 def _label_in_batches(node_names: list[str], event: BaseCloudEvent, client: SyncClient) -> list[str] | None:
-    """Label the nodes in batches; return the nodes that no longer exist, or None if the time ran out.
+    """Label the nodes in batches; return the nodes that no longer exist, or None if the deadline has passed.
 
-    If a node could not be labelled, raises its error after trying all nodes, or when the time runs out. Otherwise
-    `pools.paused` would trigger the next pass immediately. The next pass would start with the same nodes and repeat
-    their errors in a tight loop.
+    Raises the error of a node that could not be labelled, after all batches or at the deadline. Without this error,
+    `pools.paused` would trigger the next pass immediately, which would repeat the same errors in a tight loop.
     """
     missing, errors = list[str](), list[ApiError]()
     for start in range(0, len(node_names), BATCH_SIZE):
@@ -120,8 +120,9 @@ def _label_batch(
 ) -> list[str]:
     """Label a batch of nodes concurrently, and return the nodes that no longer exist.
 
-    The node whose Job may be running is not returned, because `run-job` drops it. If `has_more_batches` is true, the
-    writes may use half of the remaining time, so that a hanging write cannot block later batches forever.
+    The run's current node is not returned, because its Job may be running; `run-job` drops that node. If
+    `has_more_batches` is true, the patches may use half of the remaining time, so that a hanging patch cannot block
+    later batches forever.
     """
     nodes = client.gather_all(*(get_or_none(client.api.get(build_node_path(name))) for name in node_names))
     active_run = read_repairable_run(event, client, "labelledAt")
@@ -144,9 +145,9 @@ def _label_batch(
 
 
 def _build_outside_workers_condition(active_run: ActiveRun, client: SyncClient) -> Condition:
-    """Return the condition that reports workers outside all targets, before the canary is edited (MUT-38).
+    """Return the condition that reports workers that belong to no target of the run (MUT-38).
 
-    Workers may have joined since the pools were claimed.
+    The function lists the nodes again, because workers may have joined since the pools were claimed.
     """
     members = {node["uid"] for node in active_run.record["nodes"].values()}
     return build_outside_workers_condition(members, client.run(lookup.list_nodes_by_name(client.api, None)))

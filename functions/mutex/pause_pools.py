@@ -1,9 +1,9 @@
 """Pause the targets' pools, so that none of their nodes is upgraded before its Jobs run (step 3, MUT-33, MUT-34).
 
-Only one run pauses pools and upgrades nodes at a time, even if the pools differ (MUT-44). To take its turn, a run
-writes `turnAt` to its record, and then checks all other runs again. If another run has also taken the turn, the run
-withdraws. On the next tick, the run that began first takes the turn. A pool that cannot be written does not keep the
-other pools from being paused.
+Only one run at a time pauses pools and upgrades nodes, even if the pools differ (MUT-44). To acquire this right, a run
+writes `turnAt` to its record, and then checks all other runs again. If another run has also written `turnAt`, the run
+clears its own. In the next attempt, the run that began first acquires the right. If one pool cannot be written, the
+step still pauses the other pools.
 
 In: `pools.claimed`. Out: `pools.paused`.
 Touches: mutexrunconfigs get, list; mutexrunconfigs/status patch; mutexrules get; machineconfigpools get, patch.
@@ -35,15 +35,15 @@ PAUSED_CONDITION = "TargetPoolsPaused"
 @step("pause-pools", consumes=(events.POOLS_CLAIMED,), emits=(events.POOLS_PAUSED,), on_failure=log_failure)
 @report_refusals(PAUSED_CONDITION, "NotPaused")
 def pause_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Pause each unpaused pool, including those that another client has unpaused, even if the run is halted."""
+    """Pause each unpaused pool of the run's targets; in a halted run, pause again what another client has unpaused."""
     active_run = read_repairable_run(event, client, "pausedAt")
     if active_run is not None and active_run.stage is Stage.NODES_DONE:
-        return []  # The event is late: the pools are being restored.
+        return []  # If the event arrives after all nodes are done, the pools are being restored.
     if active_run is not None and not active_run.record.get("pausedAt"):
-        active_run = _take_turn(active_run, client)
+        active_run = _acquire_exclusive_right(active_run, client)
     if active_run is None:
         return []
-    names = [*active_run.record["pools"], active_run.record["canary"]["name"]]  # The canary is claimed, but not paused.
+    names = [*active_run.record["pools"], active_run.record["canary"]["name"]]  # The canary is claimed, not paused.
     changes = patch_pools(active_run, names, partial(_build_pause_patch, active_run.record), event, client)
     condition = Condition(PAUSED_CONDITION, True, "Paused", _build_paused_message(active_run.record, changes.missing))
     active_run = record_pool_changes(active_run, "paused", changes, condition, client)
@@ -54,21 +54,21 @@ def _build_pause_patch(record: RunRecord, pool: Object) -> list[Object]:
     return build_pause_patch(pool, paused=True) if get_name(pool) in record["pools"] else []
 
 
-def _take_turn(active_run: ActiveRun, client: SyncClient) -> ActiveRun | None:
-    """Take the run's turn and return the updated run, or return None while other runs come first."""
+def _acquire_exclusive_right(active_run: ActiveRun, client: SyncClient) -> ActiveRun | None:
+    """Acquire the exclusive right to upgrade nodes (`turnAt`) and return the updated run, or None if it must wait."""
     if others := claims.list_runs_ahead(active_run.run, client.run(lookup.list_runs(client.api, None))):
-        _yield_turn(active_run, others, client)
+        _report_wait(active_run, others, client)
         return None
     if not active_run.record.get("turnAt"):
         active_run = active_run.write_record(client, {"turnAt": format_time(utc_now())})
     if others := claims.list_runs_with_turn(active_run.run, client.run(lookup.list_runs(client.api, None))):
-        _yield_turn(active_run, others, client)
+        _report_wait(active_run, others, client)
         return None
     return active_run
 
 
-def _yield_turn(active_run: ActiveRun, other_runs: list[str], client: SyncClient) -> None:
-    """Report the runs that this run waits for, and clear `turnAt`; the next tick retries."""
+def _report_wait(active_run: ActiveRun, other_runs: list[str], client: SyncClient) -> None:
+    """Report in the condition which other runs this run waits for, and clear `turnAt`; `resync-runs` retries."""
     message = f"waiting for {format_names(other_runs)}: only one run upgrades nodes at a time"
     active_run.write_record(client, {"turnAt": None}, Condition(PAUSED_CONDITION, False, "NotPaused", message))
 

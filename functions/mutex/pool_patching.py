@@ -1,8 +1,8 @@
-"""Patches the MachineConfigPools that a run has claimed, provided that they are unchanged since the read.
+"""Patches the MachineConfigPools that a run has claimed, unless another client has changed them since the read.
 
-A pool can lose its claim: another client applies the pool's original manifest, or a backup with an invalid claim. A
-claim is invalid if its run config no longer exists or has no active run. The write that changes such a pool also claims
-the pool again.
+A pool loses its claim if another client applies the pool's original manifest, or a backup with an invalid claim. A
+claim is invalid if its MutexRunConfig no longer exists or has no active run. The patch of such a pool also adds the
+run's claim again.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from kube.paths import Object
 
 PatchBuilder = Callable[[Object], list[Object]]
 RECORD_RESERVE_SECONDS = 0.3
-"""Seconds reserved for recording the result after the last write of a pool."""
+"""Seconds reserved for writing the run's record after the last patch of a pool."""
 
 
 @dataclass(frozen=True)
 class PoolPatch:
-    """What a run writes to one pool: its claim, if the pool has lost it, and the change that the step makes."""
+    """JSON patch of one pool: operations that restore a lost claim of the run, and operations of the step's change."""
 
     pool: Object
     claim: list[Object]
@@ -49,10 +49,10 @@ class PoolChanges(NamedTuple):
     """Result of patching several pools.
 
     Attributes:
-        patched: Pools with a patch that was written, rejected or postponed.
-        reclaimed: Pools with a repeated claim that was written, rejected or postponed.
-        missing: Pools that do not exist.
-        errors: The error of each pool that was not written.
+        patched: Names of the pools whose patch was written, rejected or postponed.
+        reclaimed: Names of the pools whose renewed claim was written, rejected or postponed.
+        missing: Names of the pools that do not exist.
+        errors: The errors of the failed patches.
     """
 
     patched: list[str]
@@ -70,19 +70,19 @@ def patch_pools(
     *,
     last_pool: str = "",
 ) -> PoolChanges:
-    """Send each pool's patch, even if other patches fail; `last_pool` is written only if no other pool has failed.
+    """Send each pool's patch, even if other patches fail; patch `last_pool` only if no other patch has failed.
 
-    The errors include `Denied` for a pool that the run no longer claims, and `Conflict` if another client wrote the
-    pool. The result lists rejected pools and a postponed `last_pool` like written pools, so that all of them wait for
-    the tick. Otherwise, while one pool is rejected, the run would rewrite a pool that another client keeps reverting,
-    without the pool's cooldown.
+    The errors include `Denied` for a pool that the run no longer claims, and `Conflict` for a pool that another client
+    has changed. The result lists rejected pools and a postponed `last_pool` like written pools, so that the record
+    starts a cooldown for all of them. Otherwise, while one pool is rejected, the run would repeatedly rewrite a pool
+    that another client keeps reverting.
     """
     pools_by_name, uid = _read_pools(names, client), get_run_config_uid(active_run.record)
     patches = [
         PoolPatch(pool, build_claim_patch(pool, uid), build_patch(pool)) for pool in pools_by_name.values() if pool
     ]
     errors = _write_patches([patch for patch in patches if patch.claim or patch.change], event, client, last_pool)
-    listed = [patch for patch in patches if _is_settled(errors.get(patch.name))]
+    listed = [patch for patch in patches if _needs_no_retry(errors.get(patch.name))]
     return PoolChanges(
         patched=[patch.name for patch in listed if patch.change],
         reclaimed=[patch.name for patch in listed if patch.claim],
@@ -91,13 +91,13 @@ def patch_pools(
     )
 
 
-def _is_settled(error: ApiError | None) -> bool:
-    """Return whether a write succeeded, was postponed, or was rejected; the broker's retry repeats any other write."""
+def _needs_no_retry(error: ApiError | None) -> bool:
+    """Return whether the patch was sent or postponed without an error, or was rejected, so that no retry is needed."""
     return error is None or isinstance(error, (Denied, Rejected))
 
 
 def _read_pools(names: Iterable[str], client: SyncClient) -> dict[str, Object | None]:
-    """Return the pools by name, None for a pool that does not exist."""
+    """Read the pools concurrently and return them by name, with None for a pool that does not exist."""
     reads = {name: get_or_none(client.api.get(build_pool_path(name))) for name in names}
     return dict(zip(reads, client.gather_all(*reads.values()), strict=True))
 
@@ -105,7 +105,7 @@ def _read_pools(names: Iterable[str], client: SyncClient) -> dict[str, Object | 
 def _write_patches(
     patches: list[PoolPatch], event: BaseCloudEvent, client: SyncClient, last_pool: str
 ) -> dict[str, ApiError]:
-    """Send the patches and return the errors by the pool's name; postpone `last_pool` if another pool has failed."""
+    """Send the patches and return the errors by pool name; skip `last_pool` if another patch has failed."""
     errors: dict[str, ApiError] = {}
     has_several_targets = sum(patch.name != last_pool for patch in patches) > 1
     for patch in patches:
@@ -113,7 +113,7 @@ def _write_patches(
             continue
         try:
             if patch.claim:
-                _check_claim(patch.pool, event, client)
+                _check_claim_allowed(patch.pool, event, client)
             has_more_pools = patch.name != last_pool and has_several_targets
             patch_pool(patch.pool, [*patch.claim, *patch.change], client, has_more_pools=has_more_pools)
         except ApiError as error:
@@ -121,13 +121,12 @@ def _write_patches(
     return errors
 
 
-def _check_claim(pool: Object, event: BaseCloudEvent, client: SyncClient) -> None:
+def _check_claim_allowed(pool: Object, event: BaseCloudEvent, client: SyncClient) -> None:
     """Raise `Denied` if the event's run may not claim this pool again.
 
-    The run must be active and still need its pools, and no other active run may claim the pool. Runs are listed after
-    the pool is read, so the list includes any run that claimed the pool. A run that is still claiming pools has not
-    recorded its claims and has changed no pool, so its claim is ignored. That run claims the pool again when its turn
-    comes.
+    The run must be active and still need its pools, and no other active run may claim the pool. The runs are listed
+    after the pool is read, so the list includes any run that claimed the pool. The claim of a run that has not begun is
+    ignored, because that run has changed no pool; it claims the pool again before it begins.
     """
     owner = get_claim_uid(pool)
     if not owner or owner not in claims.list_active_run_config_uids(client.run(lookup.list_runs(client.api, None))):
@@ -138,12 +137,12 @@ def _check_claim(pool: Object, event: BaseCloudEvent, client: SyncClient) -> Non
 
 
 def patch_pool(pool: Object, patch: list[Object], client: SyncClient, *, has_more_pools: bool) -> Object:
-    """Apply the patch, if any, and return the pool.
+    """Apply the patch, unless it is empty, and return the pool.
 
-    If `has_more_pools` is true, the write may use half of the remaining time, so that a hanging webhook leaves enough
-    time for the other pools. Otherwise the write may use all but the time for recording. A write that takes longer
-    raises `Unavailable`. The API server may still carry out the write, but only on the version that was read. The write
-    therefore counts as failed, and the next attempt reads the pool again.
+    If `has_more_pools` is true, the request may use half of the remaining time, so that a hanging webhook leaves enough
+    time for the other pools. Otherwise the request may use all but `RECORD_RESERVE_SECONDS`. Raises `Unavailable` after
+    that time. The API server may still apply the patch, unless another client has changed the pool. The next attempt
+    therefore reads the pool again.
     """
     if not patch:
         return pool
@@ -155,9 +154,10 @@ def patch_pool(pool: Object, patch: list[Object], client: SyncClient, *, has_mor
 def record_pool_changes(
     active_run: ActiveRun, state: str, changes: PoolChanges, condition: Condition, client: SyncClient
 ) -> ActiveRun:
-    """Record which pools are `paused` or `edited`, and write the condition if no pool failed; return the updated run.
+    """Record the changed pools, write the condition if no pool failed, and return the updated run.
 
-    Raises the first error of a pool, as `raise_first_error` does.
+    `state` is the pools' new state: "paused" or "edited". If pools failed, raises one of their errors, as
+    `raise_first_error` does.
     """
     is_complete = not changes.errors
     change = run_record.build_pools_change(

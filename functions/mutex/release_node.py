@@ -1,13 +1,13 @@
 """Release a node for its upgrade: remove its labels when all of its Jobs are complete (step 6b, MUT-43, MUT-44).
 
 The step first checks the pools and the canary, so that the node moves into the right pool (MUT-36). It also checks the
-control plane, which may be updating to another version (MUT-32). It then writes the node's name into the record's field
-`released`, which holds only one node, and removes the labels. A node under maintenance waits until the maintenance
-ends, unless a Job of this run requested it.
+control plane, which may be updating to another version (MUT-32). The step then writes the node's name into the record's
+field `released`, which holds only one node, and removes the labels. A node under maintenance is not released until the
+maintenance ends, unless a Job of this run requested that maintenance.
 
 In: `node.prejobs_done`.
 Out: `node.released`; `pools.claimed` or `pools.paused` if another client changed a pool. If that client changes the
-pool again within ten seconds, no event: the condition reports that, and the tick retries.
+pool again within ten seconds, the step only reports that in the condition, and `resync-runs` retries.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list; nodes get, patch;
 clusterversions get; nodemaintenances list.
 """
@@ -37,7 +37,7 @@ from kube.times import format_time
 
 
 class PoolCheck(NamedTuple):
-    """A change to the pools that a release requires: its name in the record, a check, and the event that repeats it."""
+    """A required state of the pools: its name in the record, its check, and the type of the event that restores it."""
 
     state: str
     is_met: Callable[[RunRecord, Mapping[str, Object]], bool]
@@ -48,10 +48,9 @@ POOL_CHECKS = (
     PoolCheck("paused", claims.are_pools_paused, events.POOLS_CLAIMED),
     PoolCheck("edited", claims.are_pools_edited, events.POOLS_PAUSED),
 )
-"""The changes to the pools that must be in place before a node is released.
+"""The states that the pools must have before a node is released.
 
-Selectors that another client has changed are repaired from the labelling step on, because labels may be missing as
-well.
+To repair the pools' selectors, the run continues with `label-nodes`, because labels may be missing as well.
 """
 
 
@@ -63,12 +62,12 @@ well.
 )
 @report_refusals(NODE_UPGRADE_CONDITION, "NodeUpgradeFailed")
 def release_node(event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Remove all rule labels from the run's current node in one patch."""
+    """Remove all rule labels from the run's current node in one patch, or report why the node must wait."""
     active_run = load_unhalted_run(read_object(event, client, RUN_KIND), client)
     if active_run is None or active_run.stage not in (Stage.PREJOBS_DONE, Stage.RELEASED):
         return []
     if active_run.stage is Stage.RELEASED:
-        # The node is already released.
+        # An earlier attempt has already released the node.
         return active_run.build_reply(events.NODE_RELEASED, "release-node", event, node=active_run.current_node)
     name, api = active_run.current_node, client.api
     node, pools, version = client.gather_all(
@@ -77,7 +76,7 @@ def release_node(event: BaseCloudEvent, client: SyncClient) -> Replies:
         lookup.find_cluster_version(api),
     )
     if not is_recorded_node(node, active_run.record, name):
-        # `await-version` drops the missing node.
+        # The node no longer exists: `await-version` drops the node from the run.
         return active_run.build_reply(events.NODE_RELEASED, "release-node", event, node=name)
     for check in POOL_CHECKS:
         if not check.is_met(active_run.record, pools):
@@ -92,10 +91,10 @@ def release_node(event: BaseCloudEvent, client: SyncClient) -> Replies:
 def _request_repair(
     active_run: ActiveRun, check: PoolCheck, pools: Mapping[str, Object], event: BaseCloudEvent, client: SyncClient
 ) -> Replies:
-    """Return the event with which the run repeats a change to its pools that another client has undone.
+    """Return the event that repeats a change to the pools which another client has undone.
 
-    If that change was already repeated within the last ten seconds, the function only reports the conflict in the
-    condition.
+    If the run already repeated the change within the last ten seconds, the function only reports the other client in
+    the condition.
     """
     record = active_run.record
     if not check.is_met(record, claims.exclude_pools_in_cooldown(record, check.state, pools, utc_now())):
@@ -106,16 +105,16 @@ def _request_repair(
 
 
 def _report_blocker(active_run: ActiveRun, message: str, client: SyncClient, *conditions: Condition) -> Replies:
-    """Report in the condition why the node is not released, and reply with no event; the tick retries."""
+    """Report in the condition why the node is not released, and return no event; `resync-runs` retries."""
     waiting = Condition(NODE_UPGRADE_CONDITION, False, WAITING_REASON, f"{active_run.position}: {message}")
     active_run.write_record(client, {}, waiting, *conditions)
     return []
 
 
 def _find_canary_blocker(active_run: ActiveRun, pools: Mapping[str, Object]) -> str:
-    """Return why the canary would not upgrade a node that is released now, or "" if it would upgrade the node.
+    """Return why the canary pool would not upgrade a released node, or "" if it would.
 
-    The condition ConfigValidated may not reflect the canary's latest change yet.
+    The function checks the pool itself, because the condition ConfigValidated may not reflect its latest change yet.
     """
     name = active_run.record["canary"]["name"]
     if name not in pools:

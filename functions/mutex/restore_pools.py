@@ -1,16 +1,17 @@
 """Restore the pools when all nodes are done or the MutexRunConfig is deleted during a run (step 7, MUT-49, MUT-51).
 
-The step restores the selectors, the canary's first. It then removes the node labels, and finally unpauses the pools and
-removes their claims. With this order, a deletion does not upgrade nodes whose pool stays paused. After a deletion, a
-pool that an administrator had paused before the run stays paused.
+The step restores the pools' selectors, the canary's first. It then removes the nodes' labels, and finally unpauses the
+pools and removes their claims. With this order, the deletion of a run upgrades no node whose pool stays paused. After a
+deletion, a pool that an administrator had paused before the run stays paused.
 
-A pool or node that cannot be written does not keep other pools from being restored, except that all other pools wait
-for the canary. The labels wait for all selectors, and the run ends only after everything is restored. Pools that were
-restored before an error are recorded, and not changed again.
+If a pool or node cannot be patched, the step still restores the other pools. Only an error of the canary stops all
+other pools. The step removes the labels only after all selectors are restored. The run ends only after all pools and
+nodes are restored. The record lists the pools that were restored before an error, and the step does not change them
+again.
 
-A `run.restore_pending` that names a node concerns only that node, which carries labels of a run that no longer exists.
-Either a late write set them, or the MutexRunConfig was removed. Before it removes the labels, the step restores only
-the pools of runs that no longer exist.
+A `run.restore_pending` that names a node concerns only that node, which has labels of a run that no longer exists: a
+late write added the labels, or the MutexRunConfig was removed before the restore. Before the step removes the labels,
+it restores only the pools of runs that no longer exist.
 
 In: `run.nodes_done`, `run.restore_pending`. Out: `run.restored`.
 Touches: mutexrunconfigs get, list, patch; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list, patch;
@@ -74,23 +75,23 @@ log = logging.getLogger("functions")
 )
 @report_refusals(UPDATED_CONDITION, "UpdateFailed")
 def restore_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Restore everything that the run changed and still claims, and leave everything else unchanged."""
+    """Restore the nodes that the run labelled and the pools that it still claims, and change no other object."""
     if (name := require_data(event).get("node")) and is_nonempty_string(name):
         _unlabel_orphaned_node(str(name), client)
         return []
-    # The pools are read before the run, so that the patches fail if another client changes a pool later.
+    # Read the pools before the run, so that a patch fails if another client changes a pool after that read.
     pools_by_name = client.run(lookup.list_pools_by_name(client.api, None))
     run = read_object(event, client, RUN_KIND)
     if run is None or not _may_restore(run, event, client):
         return []
-    # The runs are read after the pools, so a claim of an unlisted run is stale.
+    # List the runs after the pools, so that a claim of a run that is not in the list is certainly stale.
     runs = client.run(lookup.list_runs(client.api, None))
     claimed, errors = claims.select_pools_to_restore(run, pools_by_name.values(), runs), list[ApiError]()
     names = _restore_claimed_pools(claimed, run, client, errors)
     if errors and run_record.is_active(run):
         write_status(run, client, {"record": run_record.build_restored_change(get_record(run), names, utc_now())})
     raise_first_error(errors)
-    _finish_run(run, client)
+    _record_finished_run(run, client)
     log_about("restored all pools and nodes of the run", run)
     return [events.build_event(events.RUN_RESTORED, "restore-pools", ObjectReference.from_object(run), cause=event)]
 
@@ -107,7 +108,7 @@ def _may_restore(run: Object, event: BaseCloudEvent, client: SyncClient) -> bool
 def _restore_claimed_pools(
     claimed_pools: list[Object], run: Object, client: SyncClient, errors: list[ApiError]
 ) -> list[str]:
-    """Restore the run's pools, and return the names of the restored pools; append any error to `errors`."""
+    """Restore the pools and remove the node labels; return the names of the restored pools, and append errors."""
     restored = _restore_selectors(claimed_pools, partial(_get_original_selector, run), client, errors)
     if not errors:
         try_each(partial(_unlabel_nodes, client=client), [run], errors)
@@ -121,12 +122,12 @@ def _restore_selectors(
     client: SyncClient,
     errors: list[ApiError],
 ) -> list[Object]:
-    """Write the selector that `get_selector` returns for each pool; return the written pools, and append any error.
+    """Write the selector that `get_selector` returns into each pool; return the written pools, and append errors.
 
-    A canary with the run's selector comes first, and the other pools follow only if the canary was written. This order
-    keeps each node in exactly one pool. Suppose the canary still has the run's selector. A released node would then
-    belong to two pools if its original pool were restored, and a node without labels would belong to the canary. While
-    its original pool has the run's selector, a node without labels would belong to no pool.
+    A canary with the run's selector is written first, and the other pools only if that write succeeded. This order
+    keeps each node in exactly one pool. If another pool were restored while the canary still has the run's selector, a
+    released node would belong to both. If labels were removed before, a node without labels would belong to the canary,
+    or to no pool at all.
     """
 
     def restore_selector(pool: Object, *, has_more_pools: bool) -> Object:
@@ -142,7 +143,7 @@ def _restore_selectors(
 
 
 def _get_recorded_pool(run: Object, pool: Object) -> Object | None:
-    """Return the original state of a pool in the run's record, or None if the record does not contain the pool."""
+    """Return the pool's original state from the active run's record, or None if there is none."""
     record, name = get_record(run), pools.get_name(pool)
     if not run_record.is_active(run):
         return None
@@ -151,15 +152,15 @@ def _get_recorded_pool(run: Object, pool: Object) -> Object | None:
 
 
 def _get_original_selector(run: Object, pool: Object) -> Object | None:
-    """Return the selector that the pool had before the run, or None if it must stay unchanged."""
+    """Return the pool's recorded original selector, or else its current selector without the run's expressions."""
     recorded = _get_recorded_pool(run, pool)
     return recorded.get("selector") if recorded else pools.remove_rule_expressions(pools.get_selector(pool))
 
 
 def _release_pool(pool: Object, run: Object, client: SyncClient, *, has_more_pools: bool) -> str:
-    """Remove the claim from a pool, and unpause a recorded pool; return the pool's name.
+    """Remove the claim from a pool, unpause the pool if the run's record contains it, and return the pool's name.
 
-    After a deletion of the run config, a pool that was paused before the run stays paused.
+    If the MutexRunConfig is being deleted, a pool that was paused before the run stays paused.
     """
     recorded = _get_recorded_pool(run, pool)
     is_paused = is_deleting(run) and bool(recorded["paused"]) if recorded else pools.is_paused(pool)
@@ -168,9 +169,9 @@ def _release_pool(pool: Object, run: Object, client: SyncClient, *, has_more_poo
 
 
 def _unlabel_nodes(run: Object, client: SyncClient) -> None:
-    """Remove the run's labels from all nodes that still carry them, concurrently.
+    """Remove the run's labels from all nodes that still have them, concurrently.
 
-    The writes may use half of the remaining time; the other half is reserved for the pools.
+    The patches may use half of the remaining time; the other half is reserved for the pools.
     """
     run_id = str(get_record(run).get("id") or "")
     if not run_id:
@@ -184,16 +185,16 @@ def _unlabel_nodes(run: Object, client: SyncClient) -> None:
 
 
 def _unlabel_orphaned_node(node_name: str, client: SyncClient) -> None:
-    """Remove the rule labels from a node whose run no longer exists; fail if another run labels the node first.
+    """Remove the rule labels from a node whose run no longer exists.
 
-    A canary with the run's selector selects nodes without labels, so it would upgrade this node immediately, without a
-    Job (MUT-44). The function therefore first restores the pools of runs that no longer exist. While another run has
-    such a canary, the node keeps its labels.
+    A canary pool with a run's selector selects nodes without labels, so it would upgrade this node immediately, without
+    a Job (MUT-44). The function therefore first restores the pools of runs that no longer exist. While another run has
+    such a canary pool, the node keeps its labels. Raises `Conflict` if another run labels the node at the same time.
     """
     node, pools_by_name = client.gather_all(
         get_or_none(client.api.get(build_node_path(node_name))), lookup.list_pools_by_name(client.api, None)
     )
-    # The runs are listed after the node is read, so the label of an unlisted run is stale.
+    # List the runs after reading the node, so that a label of a run that is not in the list is certainly stale.
     runs = client.run(lookup.list_runs(client.api, None))
     if node is None or not find_orphaned_nodes([node], run_record.list_active_run_ids(runs)):
         return
@@ -210,10 +211,10 @@ def _unlabel_orphaned_node(node_name: str, client: SyncClient) -> None:
 
 
 def _restore_orphaned_pools(orphaned_pools: list[Object], runs: list[Object], client: SyncClient) -> None:
-    """Restore the pools whose runs will not restore them, because the runs no longer exist or have lost their records.
+    """Restore the pools of runs that no longer exist or have lost their records.
 
-    A paused pool stays paused, because no user has approved the upgrade of its nodes. Raises the first error after
-    trying all pools.
+    A paused pool stays paused, because no user has approved the upgrade of its nodes. If pools failed, raises one of
+    their errors after trying all pools.
     """
     run_uids, errors = {run["metadata"]["uid"] for run in runs}, list[ApiError]()
 
@@ -233,8 +234,8 @@ def _restore_orphaned_pools(orphaned_pools: list[Object], runs: list[Object], cl
     raise_first_error(errors)
 
 
-def _finish_run(run: Object, client: SyncClient) -> None:
-    """Mark the run as finished, clear the condition of an earlier failed attempt, and remove the finalizer."""
+def _record_finished_run(run: Object, client: SyncClient) -> None:
+    """Record that the run is finished, clear the condition of an earlier failed restore, and remove the finalizer."""
     updated = (
         [Condition(UPDATED_CONDITION, True, "UpdateSucceeded")]
         if get_condition(run, UPDATED_CONDITION).get("status") == "False"

@@ -1,9 +1,10 @@
 """Resync runs: emit exactly the events that rules, targets and runs still wait for (X-3, MUT-22, MUT-30).
 
-Each tick checks all objects. It also emits `run.restore_pending` for a node with the label of a run that no longer
-exists, unless the node must keep the label. A change of a pool, the ClusterVersion, a rule or a target continues the
-runs that wait for it. The step repeats work that another client has undone. It leaves work in progress to the step that
-does the work, and to the tick. The tick also handles a pool that another client changes again within ten seconds.
+On each PingSource event (a tick), the step checks all objects. It also emits `run.restore_pending` for each node with
+the label of a run that no longer exists, unless the node must keep the label. Any other event reports a changed pool,
+ClusterVersion, rule or target; for it, the step emits only the events of runs that wait for such a change, or whose
+changes another client has undone. Ticks also resume interrupted work, and handle pools that another client keeps
+changing.
 
 In: a PingSource tick; `rule.checked`, `target.checked`, `run.restored`; an updated MachineConfigPool or ClusterVersion,
 by reference.
@@ -39,10 +40,10 @@ from kube.paths import MALFORMED_OBJECT_ERRORS, Object
 
 HINT_KINDS = (None, "MachineConfigPool", "ClusterVersion")
 MAX_ORPHANS_PER_TICK = 25
-"""Maximum number of orphaned nodes for which a tick emits `run.restore_pending`; each event invokes `restore-pools`."""
+"""Maximum number of `run.restore_pending` events for orphaned nodes per pass; each of them invokes `restore-pools`."""
 ORPHAN_ROTATION = RoundRobin()
 UNKNOWN_UID = "unknown"
-"""Placeholder for the run config's uid if the node's label does not contain it."""
+"""Placeholder for the uid of the MutexRunConfig if the node's label does not contain it."""
 
 
 @step(
@@ -53,13 +54,13 @@ UNKNOWN_UID = "unknown"
     ),
     emits=tuple(EVENT_TYPE_OF_DUE.values()),
     on_failure=log_failure,
-    # Hints coalesce only with hints and ticks only with ticks, because a tick emits more events than a hint.
+    # PingSource events (ticks) coalesce only with each other, because their passes check more objects.
     coalescing=HintPolicy(lambda hint: WorkKey("all runs (tick)" if hint.get_type() == events.TICK else "all runs")),
 )
 def resync_runs(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Return the events that rules, targets, runs and orphaned nodes wait for.
 
-    In a cluster without any of these, a tick sends four requests.
+    In a cluster without such objects, the step sends only four API requests.
     """
     if event.get_extension("kind") not in HINT_KINDS:
         return []
@@ -74,7 +75,7 @@ def resync_runs(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEven
 
 
 class ResyncObjects(NamedTuple):
-    """The objects that a pass reads; `rules` and `labelled_nodes` are empty if the pass does not check them."""
+    """The objects that the step reads; it reads `rules` and `labelled_nodes` only for a PingSource event."""
 
     runs: list[Object]
     rules: list[Object]
@@ -94,7 +95,7 @@ def _read_objects(client: SyncClient, *, is_tick: bool) -> ResyncObjects:
 
 
 def _find_due_events(objects: ResyncObjects, *, is_tick: bool) -> Iterator[tuple[Object, DueEvent]]:
-    """Yield each object with each event that it waits for; skip malformed objects."""
+    """Yield a pair of object and due event for each event that an object waits for; skip malformed objects."""
     now, timeout_seconds = utc_now(), parse_upgrade_timeout(os.environ)
 
     def find_due_events_of_run(run: Object) -> list[DueEvent]:
@@ -118,9 +119,9 @@ def _find_due_events(objects: ResyncObjects, *, is_tick: bool) -> Iterator[tuple
 
 
 def _select_orphaned_nodes(objects: ResyncObjects, client: SyncClient) -> list[Object]:
-    """Return at most `MAX_ORPHANS_PER_TICK` orphaned nodes, in rotation.
+    """Return at most `MAX_ORPHANS_PER_TICK` orphaned nodes, by round robin.
 
-    The list is empty while another run's canary would select orphaned nodes without labels.
+    The list is empty if an active run's canary would select the nodes as soon as their labels are removed.
     """
     orphans = find_orphaned_nodes(objects.labelled_nodes, run_record.list_active_run_ids(objects.runs))
     if not orphans:
@@ -137,7 +138,7 @@ def _select_orphaned_nodes(objects: ResyncObjects, client: SyncClient) -> list[O
 def _build_orphan_event(node: Resource, runs: list[Object], cause: BaseCloudEvent) -> BaseCloudEvent:
     """Build `run.restore_pending` for an orphaned node.
 
-    If the node's run config no longer exists, only the config's uid is known.
+    If the MutexRunConfig no longer exists, the reference contains its uid from the node's label as uid and name.
     """
     name, uid = node["metadata"]["name"], run_record.parse_run_config_uid(get_run_id(node)) or UNKNOWN_UID
     existing = next((ObjectReference.from_object(run) for run in runs if run["metadata"]["uid"] == uid), None)

@@ -1,9 +1,9 @@
 """Run the Jobs of a node one after another: one per rule before its upgrade, and the cleanup Jobs after it.
 
 Job names are deterministic, so that no Job is created twice. A Job's result is recorded before the next Job is created
-(MUT-40, MUT-42). A Job that fails, or is deleted before its result is known, stops the run (MUT-46, MUT-47). A node
-that no longer exists is dropped once its Job has ended, whatever the result. If the run's config is not valid, the step
-only records the Job's result, before the Job's TTL expires.
+(MUT-40, MUT-42). If a Job fails, or is deleted before its result is known, the step halts the run (MUT-46, MUT-47). A
+node that no longer exists is dropped after its Job has finished, whatever the result. If the MutexRunConfig is not
+valid, the step only records the Job's result, so that the result is known after the Job's TTL has expired.
 
 In: `pools.edited`, `job.due`, `node.upgraded`, `node.done`; an updated or deleted Job, by reference.
 Out: `node.prejobs_done`, `node.done`, `run.nodes_done`, `run.halted`.
@@ -49,7 +49,7 @@ OVERRIDDEN_REASON = "VariableOverridden"
 )
 @report_refusals(JOB_RUN_CONDITION, "JobRunFailed")
 def run_job(event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Create the Job that the current node needs, record its result, or emit the event that continues the run."""
+    """Create the current node's next Job, record the Job's result, or emit the event that continues the run."""
     active_run = load_active_run(find_run_of_event(event, "Job", client), client)
     if active_run is None:
         return []
@@ -65,9 +65,12 @@ def run_job(event: BaseCloudEvent, client: SyncClient) -> Replies:
 
 
 def _continue_node(active_run: ActiveRun, node: Object, event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Check or create the Job that is due; if no Job is due, continue the run. A halted run's Job is only checked."""
+    """Check the due Job if it was created before, or create it; without a due Job, finish the node or continue the run.
+
+    In a halted run, the function only checks an existing Job.
+    """
     due_job = active_run.due_job
-    if due_job and _get_entry(active_run, due_job).get("name"):
+    if due_job and _get_job_entry(active_run, due_job).get("name"):
         return _check_job(active_run, due_job, node, event, client)
     if active_run.is_halted:
         return []
@@ -79,20 +82,20 @@ def _continue_node(active_run: ActiveRun, node: Object, event: BaseCloudEvent, c
             client.patch(build_node_path(active_run.current_node), patch, JSON_PATCH)
         return finish_node(active_run, "cleanedAt", "run-job", event, client)
     if due_job.rule not in active_run.rules:
-        return []  # The rule was deleted: ConfigValidated reports that, and the run continues once the rule exists.
+        return []  # The rule was deleted; the condition ConfigValidated reports that until the rule is created again.
     return _create_job(active_run, due_job, node, event, client)
 
 
 def _check_job(
     active_run: ActiveRun, due_job: DueJob, node: Object, event: BaseCloudEvent, client: SyncClient
 ) -> Replies:
-    """Record the result of a Job that has ended; if the Job is complete, continue with the next Job."""
-    name, job = _get_entry(active_run, due_job)["name"], _read_recorded_job(active_run, due_job, client)
+    """Record the result of a finished Job; if the Job has completed, continue with the next Job, else halt the run."""
+    name, job = _get_job_entry(active_run, due_job)["name"], _read_recorded_job(active_run, due_job, client)
     outcome = jobs.get_outcome(job)
     if outcome is JobOutcome.RUNNING:
         return []
     if outcome is not JobOutcome.COMPLETE:
-        return _halt_run(active_run, due_job, name, jobs.format_failure(job), event, client)
+        return _halt_run_after_job(active_run, due_job, name, jobs.format_failure(job), event, client)
     log_about(f'Job "{name}" of rule {due_job.rule} is complete for node "{active_run.current_node}"', active_run.run)
     message = f"{active_run.position}: the Jobs of rule {due_job.rule} are complete"
     result = {"result": JobOutcome.COMPLETE.value, "endedAt": format_time(utc_now())}
@@ -104,10 +107,9 @@ def _check_job(
 def _create_job(
     active_run: ActiveRun, due_job: DueJob, node: Object, event: BaseCloudEvent, client: SyncClient
 ) -> Replies:
-    """Create the Job or find the existing Job, and record it only then, so that every recorded Job has existed.
+    """Create the Job, or find it if it already exists, and then record it, so that every recorded Job has existed.
 
-    A rejected creation stops the run, because a user has to fix the cause. A rejected read of an existing Job does not
-    stop the run.
+    If the API server rejects the creation, the function halts the run, because a user has to fix the cause.
     """
     body = _build_job(active_run, due_job, node)
     namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
@@ -118,24 +120,24 @@ def _create_job(
     except Conflict:
         job = client.run(lookup.get_job_or_none(client.api, namespace, name))
         if job is None:
-            raise  # A quota update caused the conflict, or the Job's TTL has just expired.
+            raise  # A concurrent ResourceQuota update caused the conflict, or the Job's TTL has just expired.
         if not jobs.is_same_job(job, body):
             message = f'Job "{name}" already exists and does not belong to this run: delete it, and retry'
-            return _halt_run(active_run, due_job, "", message, event, client)
+            return _halt_run_after_job(active_run, due_job, "", message, event, client)
     except (Denied, Rejected, NotFound) as error:
-        return _halt_run(active_run, due_job, "", error.message, event, client)
+        return _halt_run_after_job(active_run, due_job, "", error.message, event, client)
     _record_job(active_run, due_job, job, client)
     return []
 
 
 def _drop_missing_node(active_run: ActiveRun, event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Drop a node that no longer exists once its Job has ended, so that the next node's Job does not run concurrently.
+    """Drop a node that no longer exists after its Job has finished, so that no two nodes' Jobs run concurrently.
 
-    If the function was killed after it created the Job, the record does not contain the Job. The function then records
-    the Job, so that the Job's end triggers this step.
+    If the step was killed after it had created the Job, the record does not contain the Job. The function then records
+    a running Job, so that the Job's end triggers the step again.
     """
     due_job = active_run.due_job
-    is_recorded = due_job is not None and bool(_get_entry(active_run, due_job).get("name"))
+    is_recorded = due_job is not None and bool(_get_job_entry(active_run, due_job).get("name"))
     read_job = _read_recorded_job if is_recorded else _read_unrecorded_job
     job = read_job(active_run, due_job, client) if due_job else None
     if due_job is None or job is None or jobs.get_outcome(job) is not JobOutcome.RUNNING:
@@ -146,33 +148,33 @@ def _drop_missing_node(active_run: ActiveRun, event: BaseCloudEvent, client: Syn
 
 
 def _read_recorded_job(active_run: ActiveRun, due_job: DueJob, client: SyncClient) -> Object | None:
-    """Return the current state of the recorded Job; None if the Job was deleted or replaced."""
-    entry = _get_entry(active_run, due_job)
+    """Read the recorded Job; return None if it was deleted, or recreated with the same name."""
+    entry = _get_job_entry(active_run, due_job)
     job = client.run(lookup.get_job_or_none(client.api, entry["namespace"], entry["name"]))
     return job if job is not None and job["metadata"]["uid"] == entry["uid"] else None
 
 
 def _read_unrecorded_job(active_run: ActiveRun, due_job: DueJob, client: SyncClient) -> Object | None:
-    """Return the Job that was created, but not recorded, for a node that no longer exists; None if no Job was."""
+    """Return the Job that was created for a missing node but not recorded, or None if there is no such Job."""
     if due_job.rule not in active_run.rules:
-        return None  # The Job's name is derived from the rule, which no longer exists.
+        return None  # Without the rule, the Job's name cannot be computed.
     node = {"metadata": {"name": active_run.current_node, "uid": active_run.node_record["uid"]}}
     body = _build_job(active_run, due_job, node)
     job = client.run(lookup.get_job_or_none(client.api, body["metadata"]["namespace"], body["metadata"]["name"]))
     return job if job is not None and jobs.is_same_job(job, body) else None
 
 
-def _get_entry(active_run: ActiveRun, due_job: DueJob) -> Mapping[str, Any]:
-    """Return what the record stores about the Job, {} before the Job is created."""
+def _get_job_entry(active_run: ActiveRun, due_job: DueJob) -> Mapping[str, Any]:
+    """Return the Job's entry in the run's record, or {} before the Job is created."""
     return run_record.get_job_entry(active_run.record, active_run.current_node, due_job)
 
 
 def _get_attempt_number(active_run: ActiveRun, due_job: DueJob) -> int:
-    return int(_get_entry(active_run, due_job).get("attempt") or 1)
+    return int(_get_job_entry(active_run, due_job).get("attempt") or 1)
 
 
 def _build_job(active_run: ActiveRun, due_job: DueJob, node: Object) -> Object:
-    """Build the Job that is due for the node."""
+    """Build the manifest of the node's due Job."""
     rule, attempt = active_run.rules[due_job.rule], _get_attempt_number(active_run, due_job)
     return jobs.build_job(rule, due_job.job_kind, active_run.record["id"], node, attempt)
 
@@ -193,10 +195,10 @@ def _build_job_change(active_run: ActiveRun, due_job: DueJob, entry: Object) -> 
     return {"nodes": {active_run.current_node: {"jobs": {jobs.format_job_key(*due_job): entry}}}}
 
 
-def _halt_run(
+def _halt_run_after_job(
     active_run: ActiveRun, due_job: DueJob, job_name: str, error: str, event: BaseCloudEvent, client: SyncClient
 ) -> Replies:
-    """Stop the run because a Job failed, vanished or could not be created."""
+    """Halt the run because a Job failed, was deleted or could not be created."""
     reason = "CleanUpJobFailed" if due_job.job_kind == CLEANUP else "JobRunFailed"
     job = f'Job "{job_name}"' if job_name else "the Job"
     message = f"{active_run.position}: {job} of rule {due_job.rule} did not complete: {error}"

@@ -1,1 +1,1 @@
-"""Step that publishes the state of a maintenance as conditions on its node."""
+"""The step `publish-conditions`, which publishes the state of a maintenance as conditions of its node."""

@@ -1,1 +1,1 @@
-"""Step that notifies the owners of workloads which block a drain."""
+"""The step `notify-owners`, which notifies the owners of workloads that block a drain."""

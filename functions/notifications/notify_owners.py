@@ -1,9 +1,12 @@
 """Notify the owners of a budget and its workloads, and `spec.notify.url`, of a drain that is blocked for a minute.
 
-The step derives everything from the status of the NodeMaintenances, and from the Events that record what it announced
-before. So a repeated, late or lost event changes nothing. A blockage is recorded before it is announced: if the record
-cannot be written, nothing is announced, since the next tick would otherwise announce the same again. Its end is
-recorded afterwards, because the drain may evict the pod of this process at that moment.
+A blockage is a PodDisruptionBudget or another cause that blocks a drain; its start and its end are announced with
+Kubernetes Events. The step reads blockages from the status of the NodeMaintenances, and earlier announcements from its
+records, which are Events on the NodeMaintenances. Repeated, late or lost events therefore change nothing.
+
+The start of a blockage is recorded before it is announced: without the record, the next PingSource event would cause
+the same announcement again. The end is announced before it is recorded, because this process's own pod may be evicted
+at that moment, and the announcement would be lost.
 
 In: an updated NodeMaintenance; a PingSource tick. Out: nothing.
 Touches: nodemaintenances get, list; namespaces get; pods get; poddisruptionbudgets get; replicasets get; events create;
@@ -65,38 +68,38 @@ from kube.notifications.webhooks import (
 from kube.paths import MALFORMED_OBJECT_ERRORS, Object, build_events_path, encode_path_segment
 
 MAX_ANNOUNCEMENTS, MAX_NOTIFICATIONS = 10, 20
-"""Maximum number of announcements of a pass, and of notifications that it sends. Later passes do the rest."""
+"""Maximum numbers of announcements and of notifications per pass; later passes handle the rest."""
 REFUSED_REASON = "NotificationRefused"
-"""Reason of the Event on a NodeMaintenance whose `spec.notify.url` may not be used."""
+"""Reason of the Event on a NodeMaintenance whose `spec.notify.url` is not permitted."""
 BLOCKAGE_ROTATION, RECORD_ROTATION, NOTIFICATION_ROTATION = RoundRobin(), RoundRobin(), RoundRobin()
-"""Rotations, so that what fails repeatedly does not take the places of all others."""
+"""Round-robin positions, so that announcements and notifications which fail repeatedly do not starve the others."""
 T = TypeVar("T")
 log = logging.getLogger("functions")
 
 
 class OpenAnnouncements:
-    """The maintenances with announced blockages that are not over, as far as this process knows.
+    """Cache of the uids of maintenances whose last announcement reports a blockage that has not ended.
 
-    The records are read only if they may matter, so that a drain without obstacles causes no request.
+    With the cache, the step reads the announcement records only if necessary: an unblocked drain causes no request.
     """
 
     def __init__(self) -> None:
         self._uids: set[str] | None = None
 
     def may_contain(self, uid: str = "") -> bool:
-        """Return whether the maintenance, or any maintenance, may have an open announcement."""
+        """Return whether the maintenance (any maintenance if `uid` is "") may have an announced, ongoing blockage."""
         return not uid if self._uids is None else (uid in self._uids if uid else bool(self._uids))
 
     def update(self, records: RecordLog, uid: str) -> None:
-        """Store what the records of one or all maintenances show."""
+        """Update the cache from the announcement records of one maintenance, or of all maintenances if `uid` is ""."""
         found = {record.uid for record in records.list_open()}
         if not uid:
             self._uids = found
-        elif self._uids is not None:  # Otherwise the next tick reads the records of all maintenances.
+        elif self._uids is not None:  # If None, the next PingSource event reads the records of all maintenances.
             self._uids = self._uids - {uid} | found
 
     def clear(self) -> None:
-        """Forget everything, as in a new process."""
+        """Clear the cache, so that the next PingSource event reads the records of all maintenances."""
         self._uids = None
 
 
@@ -104,12 +107,13 @@ OPEN_ANNOUNCEMENTS = OpenAnnouncements()
 
 
 def _build_work_key(event: BaseCloudEvent) -> WorkKey:
-    """Return the key of the pass; passes that may write run one after another, so that none repeats another's work."""
+    """Return the work queue key: passes that may announce or notify run one after another, to avoid duplicates."""
     if event.get_type() == events.TICK:
         return WorkKey("announcements", "all maintenances")
     uid = str(get_metadata(event).get("uid"))
-    is_relevant = _is_relevant(require_data(event), Settings.from_environment(os.environ))
-    # At most one such hint waits for its turn, so that a slow receiver holds no threads; the tick handles the others.
+    is_relevant = _may_need_announcement(require_data(event), Settings.from_environment(os.environ))
+    # At most one such event waits in the queue, so that a slow receiver does not block all threads. The next PingSource
+    # event handles the maintenances of the coalesced events.
     return WorkKey("announcements", "update") if is_relevant else WorkKey(f"maintenance {uid}")
 
 
@@ -121,35 +125,40 @@ def _build_work_key(event: BaseCloudEvent) -> WorkKey:
     coalescing=HintPolicy(_build_work_key),
 )
 def notify_owners(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Announce new and ended blockages of the event's maintenance, or at a tick of all maintenances, and send both.
+    """Announce new and ended blockages of the event's maintenance, and send the due notifications.
 
-    A replay sends nothing. Raises `Retry` if an announcement or a notification failed. The drain does not depend on
-    this step, and the next tick tries again, too.
+    A PingSource event triggers the same for all maintenances. A replay sends no notification. Raises `Retry` if an
+    announcement or a notification failed.
     """
     settings = Settings.from_environment(os.environ)
     if event.get_type() == events.TICK:
         if is_active_install(client):
             _run_pass(client.run(list_maintenances(client.api)), "", event, settings, client)
-    elif _is_relevant(require_data(event), settings) and is_active_install(client):
+    elif _may_need_announcement(require_data(event), settings) and is_active_install(client):
         uid, name = get_metadata(event)["uid"], encode_path_segment(get_metadata(event)["name"])
         path = f"{get_group(require_data(event)).path}/{name}"
         current = client.run(get_or_none(client.api.get(path)))
-        if current is not None and current["metadata"]["uid"] == uid:  # The tick finds a maintenance that is gone.
+        if current is not None and current["metadata"]["uid"] == uid:  # PingSource events handle deletions.
             _run_pass([current], uid, event, settings, client)
     return []
 
 
-def _is_relevant(maintenance: Maintenance, settings: Settings) -> bool:
-    """Return whether the maintenance in an event may need an announcement or a notification."""
+def _may_need_announcement(maintenance: Maintenance, settings: Settings) -> bool:
+    """Return whether the NodeMaintenance in an event may need an announcement or a notification."""
     metadata = maintenance.get("metadata")
     if not isinstance(metadata, dict) or not all(isinstance(metadata.get(name), str) for name in ("name", "uid")):
         return False
     is_known_group = isinstance(maintenance.get("apiVersion"), str) and maintenance["apiVersion"] in GROUPS
-    return is_known_group and (OPEN_ANNOUNCEMENTS.may_contain(metadata["uid"]) or _needs_records(maintenance, settings))
+    return is_known_group and (
+        OPEN_ANNOUNCEMENTS.may_contain(metadata["uid"]) or _needs_announcement(maintenance, settings)
+    )
 
 
-def _needs_records(maintenance: Maintenance, settings: Settings) -> bool:
-    """Return whether the drain is blocked for long enough, or has a URL and has ended; False for a malformed object."""
+def _needs_announcement(maintenance: Maintenance, settings: Settings) -> bool:
+    """Return whether the drain has been blocked long enough to announce it, or has ended recently and must be notified.
+
+    Returns False for a malformed NodeMaintenance.
+    """
     now = datetime.now(timezone.utc)
     try:
         has_ended = bool(get_url(maintenance)) and is_recently_ended(maintenance, now)
@@ -160,11 +169,12 @@ def _needs_records(maintenance: Maintenance, settings: Settings) -> bool:
 
 @dataclass
 class NotificationPass:
-    """One pass: what it has read, and the errors after which it continued.
+    """One pass, which announces blockages and sends notifications.
 
     Attributes:
-        errors: Errors that a later delivery may not have.
-        has_more: Whether more notifications are due than one pass sends.
+        records: The records of earlier announcements and notifications.
+        errors: Errors of single announcements and notifications, after which the pass continued.
+        has_more: Whether more than `MAX_NOTIFICATIONS` notifications were due.
     """
 
     api: Api
@@ -175,7 +185,7 @@ class NotificationPass:
     has_more: bool = False
 
     async def announce_all(self, blockages: list[Blockage]) -> None:
-        """Announce the new blockages and the ended ones."""
+        """Announce the new and the ended blockages, at most `MAX_ANNOUNCEMENTS` of each."""
         new = [
             item
             for item in blockages
@@ -185,36 +195,36 @@ class NotificationPass:
         chosen = BLOCKAGE_ROTATION.rotate(new, lambda item: f"{item.uid} {item.key}")[:MAX_ANNOUNCEMENTS]
         ended = RECORD_ROTATION.rotate(over, lambda item: " ".join(item.blockage_id))[:MAX_ANNOUNCEMENTS]
         await gather_all(
-            *(self._try(self._announce_blockage, item) for item in chosen),
-            *(self._try(self._announce_end, item) for item in ended),
+            *(self._try_action(self._announce_blockage, item) for item in chosen),
+            *(self._try_action(self._announce_blockage_end, item) for item in ended),
         )
 
-    async def _try(self, action: Callable[[T], Awaitable[None]], item: T) -> None:
-        """Perform an action whose error must not stop the others."""
+    async def _try_action(self, action: Callable[[T], Awaitable[None]], item: T) -> None:
+        """Call `action` with `item`; log and store its error, so that the pass continues with other items."""
         try:
             await action(item)
         except (ApiError, SendError) as error:
-            log.warning("an announcement failed: %s", _format_error(error))
+            log.warning("cannot announce a blockage or send a notification: %s", _format_error(error))
             self.errors.append(error)
 
     async def _announce_blockage(self, blockage: Blockage) -> None:
-        """Write the record, and after it the Events for the owners, unless another process has written the record."""
+        """Write the record of a blockage; if no other process has written it before, also write the Events."""
         objects = await find_announcement_objects(self.api, blockage.group)
         record, message = build_blocked_record(blockage, objects), describe_blockage(blockage, self.now)
         if await self._write_record(record, message):
             await self._create_owner_events(record, message)
 
-    async def _announce_end(self, record: AnnouncementRecord) -> None:
-        """Write the Events for the owners, and after them the record; a repetition writes Events of the same names."""
+    async def _announce_blockage_end(self, record: AnnouncementRecord) -> None:
+        """Write the Events about the end of a blockage, and then its record; a retry does not duplicate the Events."""
         message = describe_end(record)
         await self._create_owner_events(record, message)
         await self._write_record(record, message)
 
     async def _create_owner_events(self, record: AnnouncementRecord, message: str) -> None:
-        await gather_all(*(self._try_create(item) for item in build_owner_events(record, message, self.now)))
+        await gather_all(*(self._try_create_event(item) for item in build_owner_events(record, message, self.now)))
 
     async def _write_record(self, record: AnnouncementRecord, message: str) -> bool:
-        """Write the record, and return whether it did not exist before."""
+        """Write the record of an announcement or notification, and return whether it is new."""
         is_new = True
         try:
             await _create_event(self.api, build_record_event(record, message, self.now))
@@ -223,42 +233,42 @@ class NotificationPass:
         self.records.add(record)
         return is_new
 
-    async def _try_create(self, event: Object) -> None:
-        """Create an Event for an owner, unless it exists; an error is only logged, and does not stop the others."""
+    async def _try_create_event(self, event: Object) -> None:
+        """Create an Event for a workload's owner unless it exists; an API error is only logged."""
         try:
             await _create_event(self.api, event)
         except Conflict:
-            pass  # An earlier pass wrote the Event, but not the record.
+            pass  # An earlier pass has written the Event, but not the record.
         except ApiError as error:
             log.warning("cannot record Event %s: %s", event["reason"], error.message)
 
     async def notify_all(self, maintenances: Iterable[Maintenance], blockages: list[Blockage]) -> None:
-        """Send what was not sent yet, and record each notification that its receiver accepts."""
-        due = [item for maintenance in maintenances for item in self._find_due(maintenance, blockages)]
+        """Send the due notifications, and record each notification that its receiver accepts."""
+        due = [item for maintenance in maintenances for item in self._find_due_notifications(maintenance, blockages)]
         chosen = NOTIFICATION_ROTATION.rotate(due, lambda item: item.id)[:MAX_NOTIFICATIONS]
         self.has_more = len(due) > len(chosen)
         problems = [find_url_problem(get_url(item.maintenance), self.settings.origins) for item in chosen]
         refused = [(item, problem) for item, problem in zip(chosen, problems, strict=True) if problem]
-        await EVENT_RECORDER.record(self.api, (_build_refusal(*item) for item in refused))
+        await EVENT_RECORDER.record(self.api, (_build_url_refusal_event(*item) for item in refused))
         permitted = [item for item, problem in zip(chosen, problems, strict=True) if not problem]
         if not permitted:
             return
         async with open_session() as session:
-            await gather_all(*(self._try(partial(self._send, session), item) for item in permitted))
+            await gather_all(*(self._try_action(partial(self._send_notification, session), item) for item in permitted))
 
-    def _find_due(self, maintenance: Maintenance, blockages: list[Blockage]) -> list[Notification]:
-        """Return what must be sent about a maintenance; a malformed object must not stop the pass."""
+    def _find_due_notifications(self, maintenance: Maintenance, blockages: list[Blockage]) -> list[Notification]:
+        """Return the maintenance's due notifications; for a malformed object, log the error and return []."""
         if not get_url(maintenance):
             return []
         try:
             own = [item for item in blockages if item.uid == maintenance["metadata"]["uid"]]
             return find_notifications(maintenance, own, self.records, self.now)
         except MALFORMED_OBJECT_ERRORS as error:
-            log.warning("cannot derive the notifications of a maintenance: %r", error)
+            log.warning("cannot determine the notifications for a maintenance: %r", error)
             return []
 
-    async def _send(self, session: aiohttp.ClientSession, notification: Notification) -> None:
-        """Send a notification, and record it at once, while other receivers may not have responded yet."""
+    async def _send_notification(self, session: aiohttp.ClientSession, notification: Notification) -> None:
+        """Send a notification, and record it immediately after the response, without waiting for other receivers."""
         await send(session, notification, self.settings)
         maintenance = notification.maintenance
         record = AnnouncementRecord(
@@ -270,11 +280,12 @@ class NotificationPass:
 def _run_pass(
     maintenances: list[Object], uid: str, event: BaseCloudEvent, settings: Settings, client: SyncClient
 ) -> None:
-    """Announce and send what the maintenances need; `uid` is the uid of the only one, "" if these are all.
+    """Announce the maintenances' blockages and send their notifications.
 
-    Raises `Retry` if something failed, after everything else was done.
+    `uid` is the uid of a single maintenance, or "" if `maintenances` contains all maintenances. Raises `Retry` after
+    the pass if an announcement or a notification failed.
     """
-    if not (OPEN_ANNOUNCEMENTS.may_contain(uid) or any(_needs_records(item, settings) for item in maintenances)):
+    if not (OPEN_ANNOUNCEMENTS.may_contain(uid) or any(_needs_announcement(item, settings) for item in maintenances)):
         return
     current = NotificationPass(
         client.api,
@@ -289,22 +300,22 @@ def _run_pass(
         OPEN_ANNOUNCEMENTS.update(current.records, uid)
         client.run(current.notify_all(maintenances, blockages))
         if current.errors or current.has_more:
-            OPEN_ANNOUNCEMENTS.clear()  # The next tick reads the records again, and sends the rest.
+            OPEN_ANNOUNCEMENTS.clear()  # The next PingSource event reads the records again, and sends the rest.
     if current.errors:
         raise Retry(_format_error(current.errors[0]))
 
 
-def _build_refusal(notification: Notification, problem: str) -> EventNotice:
-    """Build the notice that the URL of a maintenance may not be used."""
+def _build_url_refusal_event(notification: Notification, problem: str) -> EventNotice:
+    """Build the Event which reports that the maintenance's `spec.notify.url` is not permitted."""
     return EventNotice(build_reference(notification.maintenance), REFUSED_REASON, problem)
 
 
 def _try_find_blockages(maintenance: Maintenance) -> list[Blockage]:
-    """Return what blocks the drain; a malformed object must not stop the pass."""
+    """Return the blockages of the maintenance's drain; for a malformed object, log the error and return []."""
     try:
         return find_blockages(maintenance)
     except MALFORMED_OBJECT_ERRORS as error:
-        log.warning("cannot derive what blocks a drain: %r", error)
+        log.warning("cannot determine the blockages of a drain: %r", error)
         return []
 
 

@@ -1,4 +1,4 @@
-"""Sends notifications to the URLs of maintenances: CloudEvents in structured mode, signed, without redirects."""
+"""Sends notifications to `spec.notify.url`, as signed CloudEvents in structured mode; does not follow redirects."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from kube.client.deadline import get_seconds_left
 from kube.notifications.webhooks import Notification, build_signed_headers, get_url
 
 TIMEOUT_SECONDS = 1.0
-"""Maximum time for a connection and a response together: the whole step should take less than two seconds."""
+"""Total timeout for connecting and for the response, because the whole step should take less than two seconds."""
 SOURCE = f"{SOURCE_PREFIX}notify-owners"
 
 
 class SendError(Exception):
-    """Raised if a receiver did not accept a notification; the text contains no part of the URL after its host."""
+    """Raised if a receiver did not accept a notification; the message does not contain the URL, which may be secret."""
 
 
 @asynccontextmanager
 async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
-    """Yield the session for the notifications of a pass. Raises `Unavailable` if the caller's deadline has passed."""
+    """Yield the HTTP session for the notifications of a pass. Raises `Unavailable` if the deadline has passed."""
     timeout = aiohttp.ClientTimeout(total=min(TIMEOUT_SECONDS, get_seconds_left()))
     async with aiohttp.ClientSession(timeout=timeout, trust_env=True, cookie_jar=aiohttp.DummyCookieJar()) as session:
         yield session
 
 
 async def send(session: aiohttp.ClientSession, notification: Notification, settings: Settings) -> None:
-    """Send one notification. Raises `SendError` unless the response has a status from 200 to 299."""
+    """Send one notification. Raises `SendError` unless the response status is 2xx."""
     now, name = datetime.now(timezone.utc), notification.maintenance["metadata"]["name"]
     message = encode_structured(_build_event(notification, now))
     signed = build_signed_headers(settings.key, notification.id, message.body, now)
@@ -52,7 +52,7 @@ async def send(session: aiohttp.ClientSession, notification: Notification, setti
 
 @contextmanager
 def _name_errors(maintenance_name: str) -> Iterator[None]:
-    """Convert errors of the connection, whose text may contain the URL and thus a secret, to `SendError`."""
+    """Convert a connection error to `SendError`, without its message, which may contain a secret in the URL."""
     try:
         yield
     except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:

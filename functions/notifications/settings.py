@@ -9,17 +9,17 @@ from datetime import timedelta
 from kube.notifications.webhooks import Origin, parse_hosts, parse_key
 
 DEFAULT_SECONDS, MAX_SECONDS = 60, 86_400
-"""Default and maximum of `NOTIFY_SECONDS`."""
+"""Default and maximum value of the environment variable `NOTIFY_SECONDS`."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """When owners are notified, and where notifications may be sent.
+    """Settings of the step `notify-owners`.
 
     Attributes:
-        min_blocked: How long a cause must block a drain before it is announced.
-        origins: The permitted origins of `spec.notify.url`; empty if nothing may be sent.
-        key: The key for the signatures of notifications; empty only without origins.
+        min_blocked: How long a drain must be blocked before the blockage is announced.
+        origins: The permitted origins of `spec.notify.url`; without any, no notification is sent.
+        key: The key that signs notifications; may be empty only if `origins` is empty.
     """
 
     min_blocked: timedelta = timedelta(seconds=DEFAULT_SECONDS)
@@ -28,7 +28,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
-        """Read the settings from the environment. Raises `ValueError` that names the invalid variable."""
+        """Read the settings from the environment. Raises a `ValueError` that names the invalid variable."""
         seconds = environment.get("NOTIFY_SECONDS") or str(DEFAULT_SECONDS)
         if not (seconds.isascii() and seconds.isdecimal() and len(seconds) < 9 and int(seconds) <= MAX_SECONDS):
             raise ValueError(

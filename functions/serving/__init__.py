@@ -1,1 +1,1 @@
-"""Serves a step over HTTP: requests, responses, attempts, health checks, metrics and spans."""
+"""Serves functions over HTTP: decodes events, encodes responses, publishes attempts, and exports metrics and spans."""

@@ -1,8 +1,9 @@
-"""Publishes every attempt to `record`: the function, the event, the duration and the response.
+"""Publishes every attempt to `record`, with its function, event, duration and response; publishes dead letters as well.
 
-Only the function knows these facts, so it publishes them itself. It also publishes, as dead letters, the events that it
-rejects. Publishing never delays a step: the step only appends its attempt to a queue. A separate thread converts
-attempts to events and posts them to `$RECORD` in batches. If `$RECORD` is unset, nothing is published.
+An attempt is one execution of a function for one event. Only the function's process knows these facts, so it publishes
+them itself. It also publishes the events that the function rejects, as dead letters. Publishing does not delay the
+response, because the attempt is only appended to a queue. A background thread posts the queued attempts to `$RECORD` in
+batches. If `$RECORD` is unset, no attempt is published.
 """
 
 from __future__ import annotations
@@ -35,35 +36,36 @@ if TYPE_CHECKING:
     from requests import Session
 
 BATCH_DELAY_SECONDS = 0.5
-"""Seconds to wait for more attempts before a batch is published."""
+"""Seconds to collect attempts before a batch is published."""
 MAX_ATTEMPTS_PER_EVENT = 100
-"""Maximum number of attempts in one event; such an event is about 100 KiB."""
+"""Maximum number of attempts in one `attempts.made` event, whose size is then about 100 KiB."""
 MAX_QUEUED_ATTEMPTS, MAX_QUEUED_ATTEMPT_BYTES = 5000, 24 * 2**20
-"""Maximum number and total bytes of queued attempts while `record` is unavailable.
+"""Maximum number and total size of the attempts that are queued while `record` is unavailable.
 
-Beyond this limit, the oldest attempts are dropped.
+Beyond these limits, the oldest attempts are dropped.
 """
 MAX_QUEUED_DEAD_LETTERS, MAX_QUEUED_DEAD_LETTER_BYTES = 100, 8 * 2**20
-"""Maximum number and total bytes of queued dead letters, each of which may be up to 2 MiB.
+"""Maximum number and total size of the queued dead letters, each of which may have up to 2 MiB.
 
-Beyond this limit, the oldest dead letters are dropped.
+Beyond these limits, the oldest dead letters are dropped.
 """
 ATTEMPT_OVERHEAD_BYTES = 500
-"""Approximate size of an attempt without its texts and replies, and of a reply that is not in the response."""
+"""Approximate size of an attempt without its strings and replies, and also of each reply."""
 MAX_BACKOFF_SECONDS = 10.0
-"""Maximum backoff in seconds while `record` is unavailable; each backoff is twice the previous one."""
+"""Maximum of the exponential backoff, in seconds, while `record` is unavailable."""
 FLUSH_TIMEOUT_SECONDS, LOCAL_FLUSH_TIMEOUT_SECONDS = 80.0, 2.0
-"""Seconds for publishing the last attempts when the process ends: by default, and if `record` runs on the same host.
+"""Seconds for publishing the last attempts at process exit: by default, and if `record` runs on the same host.
 
-In the default time, a `record` that the same drain evicts starts on another node, even if that node must pull the
-image first. The default is less than a pod's grace period (120 s), and less than what is left of it after Serving has
-waited 30 s for late requests. A `record` on the same host stops at the same time as the other processes.
+A drain may evict the function and `record` at the same time. By default, the function therefore waits until `record`
+has started on another node, including an image pull. The default fits into the pod's grace period (120 s), even after
+Knative Serving has waited 30 s for late requests. On the same host, `record` stops together with the function, so
+waiting would not help.
 """
 LOCAL_URL_PREFIXES = ("http://127.0.0.1:", "http://localhost:")
 CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS = 1.0, 5.0
-"""Timeouts in seconds: for the connection, which a deleted pod never accepts, and for the response."""
+"""Timeouts in seconds for connecting, because a deleted pod never responds, and for the response."""
 SPLIT_STATUSES = (400, 413)
-"""HTTP statuses that `record` returns if it cannot store one attempt of a batch, or if the batch is too large."""
+"""HTTP statuses after which a batch is halved: `record` cannot store one of its attempts, or the batch is too large."""
 ATTEMPTS_LOST = Counter(
     "nodemaintenance_attempts_lost_total",
     "Attempts that are missing in the journal, because the journal was unavailable for too long",
@@ -78,7 +80,7 @@ Item = TypeVar("Item")
 
 
 class BoundedQueue(Generic[Item]):
-    """Thread-safe queue that keeps the newest items within limits for their number and total size."""
+    """Thread-safe queue with a maximum length and total size, which drops its oldest items beyond these limits."""
 
     def __init__(self, max_items: int, max_bytes: int) -> None:
         self._max_items, self._max_bytes = max_items, max_bytes
@@ -101,7 +103,7 @@ class BoundedQueue(Generic[Item]):
             return lost
 
     def take(self, max_items: int) -> list[Item]:
-        """Remove and return the oldest items, at most `max_items`."""
+        """Dequeue and return at most `max_items` items, the oldest first."""
         with self._lock:
             taken = [self._items.popleft() for _ in range(min(max_items, len(self._items)))]
             self._bytes -= sum(size for _, size in taken)
@@ -109,10 +111,10 @@ class BoundedQueue(Generic[Item]):
 
 
 class OngoingAttempt:
-    """Context manager for one execution of a function on an event: it times the block and publishes the attempt.
+    """Context manager that measures one execution of a function for an event, and publishes it as an attempt.
 
-    The block sets the outcome: `replies`, `status`, `error`, and `response_bytes`, the size of the response in bytes.
-    If the block raises, the status is 500.
+    Code in the `with` block sets the outcome: `replies`, `status`, `error`, and `response_bytes` (the size of the
+    response body). If the block raises an exception, the status is 500.
     """
 
     def __init__(self, function: str, event: BaseCloudEvent, publisher: Publisher) -> None:
@@ -136,9 +138,9 @@ class OngoingAttempt:
             self._publisher.add_attempt(self)
 
     def build_finished_attempt(self) -> FinishedAttempt:
-        """Return the finished attempt without its event, because an event may be up to 2 MiB."""
+        """Return the finished attempt, without its event, because an event may have up to 2 MiB."""
         event, replay_name = self.event, next(iter(extensions.get_replay_extensions(self.event).values()), None)
-        # The sender may have chosen an empty name, or a name that is reserved for redrives.
+        # The sender may have chosen an empty replay name, or one with the prefix that is reserved for redrives.
         needs_prefix = replay_name is not None and (not replay_name or replay_name.lower().startswith(REDRIVE_PREFIX))
         replay = f"replay {replay_name}" if needs_prefix else replay_name or ""
         event_key, started_at = (
@@ -153,7 +155,7 @@ class OngoingAttempt:
 
 @dataclass(frozen=True)
 class FinishedAttempt:
-    """A finished attempt; its replies are encoded only when the attempt is published."""
+    """A finished attempt in the queue; its replies are encoded only when the attempt is published."""
 
     attempt: Attempt
     replies: list[BaseCloudEvent]
@@ -166,15 +168,15 @@ class FinishedAttempt:
         return ATTEMPT_OVERHEAD_BYTES * (1 + len(self.replies)) + self.response_bytes + sum(map(len, texts))
 
     def build_attempt(self) -> Attempt:
-        """Return the attempt in the journal's format."""
+        """Return the attempt with encoded replies, as the journal stores it."""
         return replace(self.attempt, replies=tuple(json.loads(encode_structured(reply).body) for reply in self.replies))
 
 
 class Publisher:
-    """Publishes this process's attempts to `url`; if `url` is empty, drops them.
+    """Publisher of this process's attempts and dead letters to `url`; if `url` is empty, it drops them.
 
-    `flush_seconds` is the time limit of `close`; the default depends on the URL: `FLUSH_TIMEOUT_SECONDS` or
-    `LOCAL_FLUSH_TIMEOUT_SECONDS`.
+    `flush_seconds` is the timeout of `close`. The default is `LOCAL_FLUSH_TIMEOUT_SECONDS` for a URL on the same host,
+    and otherwise `FLUSH_TIMEOUT_SECONDS`.
     """
 
     def __init__(self, url: str, flush_seconds: float | None = None) -> None:
@@ -192,7 +194,7 @@ class Publisher:
 
     @classmethod
     def from_environment(cls) -> Publisher:
-        """Build a publisher for the function `record` at `$RECORD`."""
+        """Build a publisher that posts to the URL `$RECORD`, at which `record` is served."""
         return cls(os.environ.get("RECORD", ""))
 
     def add_attempt(self, attempt: OngoingAttempt) -> None:
@@ -202,7 +204,7 @@ class Publisher:
         finished = attempt.build_finished_attempt()
         if lost := self._attempts.append(finished, finished.estimated_bytes):
             ATTEMPTS_LOST.inc(lost)
-        self._wake_thread()
+        self._wake_publisher_thread()
 
     def add_dead_letter(self, dead_letter: BaseCloudEvent) -> None:
         """Enqueue a rejected event without blocking."""
@@ -211,22 +213,22 @@ class Publisher:
         message = encode_binary(dead_letter)
         if lost := self._dead_letters.append(message, len(message.body) + sum(map(len, message.headers.values()))):
             DEAD_LETTERS_LOST.inc(lost)
-        self._wake_thread()
+        self._wake_publisher_thread()
 
-    def _wake_thread(self) -> None:
+    def _wake_publisher_thread(self) -> None:
         if not self._wakeup.is_set():
             self._wakeup.set()
         if self._thread is None:
-            self._start_thread()
+            self._start_publisher_thread()
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Register a callback that runs when the process ends, and may add last attempts."""
+        """Register a callback that `close` calls first, so that it can add last attempts."""
         self._close_callbacks.append(callback)
 
     def close(self) -> None:
-        """Publish the remaining attempts until the time limit.
+        """Publish the queued attempts and dead letters, for at most the flush timeout.
 
-        While a node is drained, `record` may be unavailable because it is moving to another node.
+        During a drain, `record` may be unavailable while its pod moves to another node.
         """
         for callback in self._close_callbacks:
             callback()
@@ -236,8 +238,8 @@ class Publisher:
         if self._thread is not None:
             self._thread.join(self._flush_seconds)
 
-    def _start_thread(self) -> None:
-        """Start the thread on the first attempt, because the server may fork before the first attempt."""
+    def _start_publisher_thread(self) -> None:
+        """Start the thread; called for the first attempt, because the server may fork before."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run_publisher, name="attempts", daemon=True)
@@ -245,7 +247,7 @@ class Publisher:
                 atexit.register(self.close)
 
     def _run_publisher(self) -> None:
-        # The late import keeps the start of a function 0.1 s shorter.
+        # This import is deferred because it would delay the function's start by 0.1 s.
         from requests import Session
 
         with Session() as session:
@@ -257,10 +259,10 @@ class Publisher:
             self._publish_all(session)  # Publish the attempts that were added during the last publication.
 
     def _publish_all(self, session: Session) -> None:
-        """Publish until both queues are empty or the process ends."""
+        """Publish until both queues are empty or the flush timeout of `close` has expired."""
         while self._attempts:
-            if not self._publish_attempts(session, self._take_batch()):
-                break  # The process is ending.
+            if not self._publish_attempts(session, self._dequeue_batch()):
+                break  # The flush timeout of `close` has expired.
         while dead_letters := self._dead_letters.take(1):
             status = self._post_until_answered(session, dead_letters[0])
             if status >= 400:
@@ -269,12 +271,15 @@ class Publisher:
             if not status:
                 return
 
-    def _take_batch(self) -> list[Attempt]:
-        """Take the oldest attempts off the queue, at most `MAX_ATTEMPTS_PER_EVENT`."""
+    def _dequeue_batch(self) -> list[Attempt]:
+        """Dequeue at most `MAX_ATTEMPTS_PER_EVENT` attempts, the oldest first."""
         return [finished.build_attempt() for finished in self._attempts.take(MAX_ATTEMPTS_PER_EVENT)]
 
     def _publish_attempts(self, session: Session, attempts: list[Attempt]) -> bool:
-        """Publish attempts in one event, or in halves after a rejection; return False if the process ends first."""
+        """Publish the attempts in one event; if `record` rejects it, publish each half in its own event.
+
+        Returns False if the flush timeout of `close` expires first.
+        """
         status = self._post_until_answered(session, encode_binary(sign_event(build_attempts_event(attempts))))
         if status in SPLIT_STATUSES and len(attempts) > 1:
             half = len(attempts) // 2
@@ -285,7 +290,10 @@ class Publisher:
         return status > 0
 
     def _post_until_answered(self, session: Session, message: HTTPMessage) -> int:
-        """Post until the response has a status below 500; return that status, or 0 if the process ends first."""
+        """Post the message until the response status is below 500, and return that status.
+
+        Returns 0 if the flush timeout of `close` expires first.
+        """
         backoff = generate_delays(BATCH_DELAY_SECONDS, MAX_BACKOFF_SECONDS)
         while (status := _post(session, self._url, message.headers, message.body)) >= 500:
             log.warning(
@@ -296,7 +304,7 @@ class Publisher:
         return status
 
     def _wait_backoff(self, seconds: float) -> bool:
-        """Wait `seconds`, or less while the process ends; return False once the time limit of `close` has expired."""
+        """Wait `seconds`, or less during `close`; return False if the flush timeout of `close` has expired."""
         if not self._closing.is_set():
             self._closing.wait(seconds)
         else:
@@ -305,9 +313,9 @@ class Publisher:
 
 
 def _post(session: Session, url: str, headers: dict[str, str], body: bytes) -> int:
-    """Post and return the status of the response.
+    """Send a POST request and return the response status.
 
-    Returns 503 if there was no response and 422 if the URL is invalid, so that no exception ends the thread.
+    Returns 503 if there was no response, and 422 if the URL is invalid, so that no exception ends the thread.
     """
     from requests import RequestException
 

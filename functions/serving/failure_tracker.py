@@ -1,12 +1,13 @@
-"""Detects events that fail repeatedly: a lasting failure is reported instead of retried forever (design rule 11).
+"""Detects events that fail repeatedly, so that a lasting failure is reported, not retried forever (design rule 11).
 
-While the broker retries with a growing backoff, the maintenance's status does not show the error. After
-`REPORT_AFTER_SECONDS`, the step therefore replies with its failure event. From then on, each tick re-emits the event,
-as a new event. If the new event fails as well, the failure is reported at its first attempt. Otherwise a broker that
-keeps order would receive failing events faster than it could drop them.
+While the broker retries an event with a growing backoff, the maintenance's status does not report the error. After
+`REPORT_AFTER_SECONDS`, the function therefore returns the step's failure event instead of an error. From then on,
+`resync` periodically re-emits the original event, with a new id. If the re-emitted event fails as well, its first
+attempt reports the failure. Otherwise a broker with ordered delivery would receive failing events faster than it could
+drop them.
 
-API server events are different: reporting their failure writes the object's status. While the message keeps changing,
-each such write immediately causes a new event.
+This does not apply to API server events. Reporting their failure writes the object's status, which causes another API
+server event. If the first attempt of each reported its failure, a changing message would cause a tight loop.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ from eventing.journal.entries import get_node_name, get_object_identity
 from functions.bounded_cache import BoundedCache
 
 REPORT_AFTER_SECONDS = 30.0
-"""Seconds after which a continuing failure is reported.
+"""Seconds for which an event must keep failing before the failure is reported.
 
-An API server restart, or the start of many maintenances, takes less time. Two ticks also retry within this time.
+A restart of the API server, or a start of many maintenances, takes less time.
 """
 SAME_FAILURE_SECONDS = 120.0
-"""Seconds after a reported failure during which the next failure of its kind counts as the same failure.
+"""Seconds after a reported failure during which a failure of a re-emitted event counts as the same failure.
 
-The time is eight ticks, and longer than a broker's backoff between two attempts.
+This time is longer than a broker's backoff between two attempts, and `resync` runs eight times in it.
 """
 MAX_TRACKED_EVENTS = 1000
-"""Maximum number of failing events, and of reported kinds, to remember.
+"""Maximum number of failing events, and of reported failures, to remember.
 
-Beyond this limit, the oldest failures are forgotten, so that they are reported later.
+Beyond this limit, the tracker forgets the oldest ones, whose failures are then reported later.
 """
 
 Timestamps = BoundedCache[tuple[str, ...], float]
 
 
 class FailureTracker:
-    """Events of one function that failed in this process and may still succeed. Thread-safe."""
+    """Tracker of one function's events that failed in this process and may succeed on a retry. Thread-safe."""
 
     def __init__(self) -> None:
         self._failing_since = Timestamps(MAX_TRACKED_EVENTS)
@@ -48,9 +49,11 @@ class FailureTracker:
         self._lock = threading.Lock()
 
     def record_failure(self, event: BaseCloudEvent, *, busy: bool = False) -> bool:
-        """Record a failure; return whether the event, or its kind, has failed for long enough to be reported.
+        """Record a failure; return whether it must be reported now.
 
-        If the event failed only because another attempt is in progress (`busy`), failures of its kind do not count.
+        A failure must be reported if the event has been failing for `REPORT_AFTER_SECONDS`. It must also be reported if
+        the failure of an earlier event with the same failure key was reported recently, unless the event failed only
+        because another attempt is in progress (`busy`).
         """
         now, event_id, failure_key = time.monotonic(), _get_event_id(event), _build_failure_key(event)
         with self._lock:
@@ -64,7 +67,7 @@ class FailureTracker:
         return is_lasting
 
     def record_success(self, event: BaseCloudEvent) -> None:
-        """Forget the event's failures and the last report of its kind, because the step has processed the event."""
+        """Forget the event's failures, and the reported failure of earlier events with the same failure key."""
         with self._lock:
             self._failing_since.pop(_get_event_id(event), None)
             self._reported_at.pop(_build_failure_key(event), None)
@@ -75,9 +78,9 @@ def _get_event_id(event: BaseCloudEvent) -> tuple[str, ...]:
 
 
 def _build_failure_key(event: BaseCloudEvent) -> tuple[str, ...]:
-    """Return a key for the event's kind: the events that later ticks emit for the same reason have the same key.
+    """Return a key that is equal for an event and for the later events that `resync` emits in its place.
 
-    Returns () for an event that no step emitted.
+    Returns () for an event from an event source, which no step has emitted.
     """
     if not event.get_source().startswith(events.SOURCE_PREFIX):
         return ()

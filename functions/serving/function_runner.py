@@ -1,4 +1,4 @@
-"""Runs a function's step for its events, and decides what becomes of an event that the step cannot handle."""
+"""Runs a function's step for an event, and decides whether a failed event is retried, reported or rejected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("functions")
 
 
 class FunctionRunner:
-    """Runs one function, and remembers its passes in progress and its failed events. Thread-safe."""
+    """Runner of one function, with the function's work queue and failure tracker. Thread-safe."""
 
     def __init__(self, function: Function) -> None:
         self.function = function
@@ -27,12 +27,12 @@ class FunctionRunner:
         self._failure_tracker = FailureTracker()
 
     def invoke(self, event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-        """Run the step and return its reply events; a permanent error becomes the component's failure event.
+        """Run the step and return its reply events; for a permanent error, return the step's failure event.
 
-        A transient error that persists becomes the failure event as well (`failure_tracker`). A replay runs a separate
-        pass, which neither coalesces hints nor is coalesced. Raises `Retry` if a retry may succeed, `BadEvent` if the
-        event is invalid, and its subclass `InvalidSignature` if a required signature is missing or wrong. A dry run
-        writes nothing, so its event needs no signature and may come from another install.
+        A transient error that persists also results in the failure event (see `failure_tracker`). A replay bypasses the
+        work queue. Raises `Retry` if a retry may succeed, `BadEvent` if the event is invalid, and its subclass
+        `InvalidSignature` if a required signature is missing or wrong. A dry run needs no signature, because it writes
+        nothing; its event may come from another install.
         """
         if not self.function.accepts(event):
             return []
@@ -61,7 +61,7 @@ class FunctionRunner:
             raise Retry(error.message) from error
         except Failed as error:
             return self._handle_failure(event, str(error))
-        except ApiError as error:  # A retry of a forbidden or rejected request would not help (X-6).
+        except ApiError as error:  # A retry of a request that the API server denied or rejected would not help (X-6).
             return self._handle_failure(event, error.message)
 
     def _handle_failure(self, event: BaseCloudEvent, error: str) -> list[BaseCloudEvent]:

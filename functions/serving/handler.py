@@ -27,12 +27,9 @@ from kube.client.sync_client import SyncClient
 
 log = logging.getLogger("functions")
 API_DEADLINE_SECONDS = 1.6
-"""Time limit for all API requests of one event.
-
-The limit keeps the sender's wait under two seconds (design rule 3).
-"""
+"""Deadline for all API requests of one event, so that the function responds within two seconds (design rule 3)."""
 DURATION_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Upper bounds of the buckets in seconds; no function should take longer than 2 s."""
+"""Upper bounds of the histogram buckets in seconds; no function should take longer than two seconds."""
 FUNCTION_SECONDS = Histogram(
     "nodemaintenance_function_seconds", "Time for one event in a function", ["function"], buckets=DURATION_BUCKETS
 )
@@ -44,7 +41,7 @@ FUNCTION_EVENTS = Counter(
 def build_view(
     function: Function, client: SyncClient, publisher: Publisher, tracer: AttemptTracer
 ) -> Callable[[], Response]:
-    """Build the Flask view of a function."""
+    """Build the Flask view function that serves a function of this project."""
     runner = FunctionRunner(function)
     if function.late_replies:
         function.late_replies.set_publisher(partial(_publish_late_replies, function.name, publisher))
@@ -54,7 +51,7 @@ def build_view(
         started = time.perf_counter()
         headers, body = dict(request.headers), _read_body()
         if body is not None and len(body) < (request.content_length or 0):
-            # The sender or a proxy has ended during the request. `record` would keep the event without its end.
+            # The sender or a proxy has aborted the request. Without this check, `record` would store a truncated event.
             response = build_text_response("the body is incomplete: send the event again", 503)
             return _count_response(function, response, started)
         try:
@@ -77,13 +74,13 @@ def build_view(
 def _publish_late_replies(
     function_name: str, publisher: Publisher, event: BaseCloudEvent, replies: list[BaseCloudEvent]
 ) -> None:
-    """Record in the journal the replies that the function produced after its response, as another attempt."""
+    """Publish replies that the function produced after its response, as another attempt for the same event."""
     with OngoingAttempt(function_name, event, publisher) as attempt:
         attempt.replies, attempt.status = [sign_event(reply) for reply in replies], 200
 
 
 def _read_body() -> bytes | None:
-    """Return the request's body, or None if the body is larger than any valid event."""
+    """Return the request body, or None if it exceeds the maximum size of an event."""
     try:
         return request.get_data()
     except RequestEntityTooLarge:  # Above MAX_CONTENT_LENGTH, Flask would respond with an HTML page.
@@ -93,15 +90,15 @@ def _read_body() -> bytes | None:
 def _decode_event(function: Function, headers: dict[str, str], body: bytes | None) -> BaseCloudEvent:
     if body is None:
         raise EventTooLarge(f"body is too large: the limit is {MAX_BODY_BYTES} bytes")
-    # A function that consumes all types also accepts events with unreadable data, and keeps them for the administrator.
+    # `record`, which consumes all types, also stores events with invalid data, so that administrators can inspect them.
     return decode_event(headers, body, any_data=not function.consumes)
 
 
 def _publish_dead_letter(event: BaseCloudEvent | None, response: Response, publisher: Publisher) -> None:
-    """Publish a rejected event as a dead letter, because not every broker dead-letters rejected events.
+    """Publish a rejected event as a dead letter, because not every broker dead-letters events after a 4xx response.
 
-    RabbitMQ's broker treats a status that it does not retry as success. A dead letter that is published twice is
-    recorded once.
+    For example, Knative's RabbitMQ broker treats a status that it does not retry as success. If the broker publishes
+    the same dead letter, `record` stores it only once.
     """
     if event is not None and 400 <= response.status_code < 500:
         dead_letter = DeadLetter(request.url, response.status_code, response.get_data(as_text=True).strip())
@@ -109,9 +106,9 @@ def _publish_dead_letter(event: BaseCloudEvent | None, response: Response, publi
 
 
 def _count_response(function: Function, response: Response, started: float) -> Response:
-    """Count the response in the metrics, and return the response.
+    """Count the response in the metrics, and return it.
 
-    The caller does not count replays, because the metrics must show only real events.
+    The caller skips this function for replays, so that the metrics contain only original events.
     """
     FUNCTION_SECONDS.labels(function.name).observe(time.perf_counter() - started)
     FUNCTION_EVENTS.labels(function.name, str(response.status_code)).inc()
@@ -121,11 +118,12 @@ def _count_response(function: Function, response: Response, started: float) -> R
 def handle_event(
     runner: FunctionRunner, attempt: OngoingAttempt, client: SyncClient, *, accept_header: str = ""
 ) -> Response:
-    """Run the step and encode the response: 200 with the next event, or 204; 4xx for an invalid event; 503 for a retry.
+    """Run the step for the attempt's event, and return the response: 200 with the reply event, 204, 4xx or 503.
 
-    Sets the outcome of `attempt`, which is in progress. The sender of a replay gets all replies as a batch if
-    `accept_header` includes the content type of a batch, else 204. The replies of a dry run are not signed: they
-    describe changes that were not made, and any client could remove the extensions of the dry run.
+    Sets the outcome of `attempt`. The response is 204 without a reply event, 4xx for an invalid event, and 503 if the
+    broker must retry. For a replay, the response is a batch of all replies if `accept_header` includes the content type
+    of a batch, else 204. The replies of a dry run are not signed, because they describe changes that were not made, and
+    any client could remove their dry-run extension attributes.
     """
     with logs.bind_fields(**extensions.get_replay_extensions(attempt.event)):
         response = _invoke_and_encode(runner, attempt, client, accept_header)
@@ -150,7 +148,7 @@ def _invoke_and_encode(
     except BadEvent as error:
         return _reject_event(runner.function, error)
     except Retry as error:
-        log.warning("retry: %s", error, extra={"fields": {"function": runner.function.name}})
+        log.warning("the event must be retried: %s", error, extra={"fields": {"function": runner.function.name}})
         return build_text_response(f"{error}\n", 503)
 
 

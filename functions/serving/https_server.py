@@ -1,8 +1,8 @@
-"""Serves an application over HTTPS, and reloads the certificate from its directory when the files change.
+"""Serves an aiohttp application over HTTPS, and reloads the certificate when its files change.
 
-After a change, the next connection uses the new certificate. Each certificate has its own TLS context, and an open
-connection keeps its context. So the server needs no restart, drops no connection, and never presents a certificate that
-does not match its key.
+After a change, new connections use the new certificate. Each certificate has its own TLS context, and an open
+connection keeps its context. The server therefore needs no restart, drops no connection, and never combines a
+certificate with another certificate's key.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from aiohttp import web
 from prometheus_client import Counter
 
 KEEPALIVE_SECONDS = 120.0
-"""Seconds to keep an idle connection open, which is longer than the API server does (90 s).
+"""Seconds to keep an idle connection open: longer than the API server does (90 s).
 
-Otherwise the server might close a connection just when the API server sends a request.
+Otherwise the server might close a connection just as the API server sends a request.
 """
 GRACE_SECONDS = 5.0
-"""Seconds for completing the requests in progress when the server stops."""
+"""Seconds for completing in-flight requests when the server stops."""
 CERTIFICATE_FILE, KEY_FILE = "tls.crt", "tls.key"
-"""Names of the files, as in a Secret of type `kubernetes.io/tls`."""
+"""Names of the certificate file and the key file, as in a Secret of type `kubernetes.io/tls`."""
 CERTIFICATE_LOADS = Counter(
     "nodemaintenance_serving_certificate_loads",
     "Certificates that the server loaded (taken) or could not load (failed)",
@@ -41,10 +41,10 @@ FileStamp = tuple[tuple[int, int, int], ...]
 async def serve_https(
     application: web.Application, directory: Path, port: int, host: str | None = None
 ) -> AsyncIterator[int]:
-    """Serve the application during the block, with `tls.crt` and `tls.key` from `directory`; yield the port.
+    """Serve the application in the `with` block, with `tls.crt` and `tls.key` from `directory`; yield the bound port.
 
-    `host` is the address to listen on, None for all; port 0 selects any free port. Raises `OSError` if the port is in
-    use.
+    `host` is the address to listen on, None for all addresses; port 0 selects a free port. Raises `OSError` if the port
+    is in use.
     """
     runner = web.AppRunner(
         application, access_log=None, keepalive_timeout=KEEPALIVE_SECONDS, shutdown_timeout=GRACE_SECONDS
@@ -68,10 +68,10 @@ async def wait_for_signal() -> None:
 
 
 class ReloadingCertificate:
-    """The certificate in `directory`; every handshake fails while the directory contains no certificate.
+    """TLS certificate that is reloaded when its files in `directory` change; without files, every handshake fails.
 
-    Each new connection checks the files for changes, which takes two calls of `stat`. This check needs no timer or
-    thread, and no client gets a certificate that was replaced before the client connected.
+    For each new connection, the server checks the files for changes with two calls of `os.stat`. Thus no timer or
+    thread is necessary, and no client gets a certificate that was replaced before the connection.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -80,7 +80,7 @@ class ReloadingCertificate:
         self._context: ssl.SSLContext | None = None
 
     def build_context(self) -> ssl.SSLContext:
-        """Return a context for a listening socket, which presents the current certificate to each client."""
+        """Return a TLS context for a listening socket, which presents the current certificate to each client."""
         context = _create_server_context()
         context.sni_callback = self._select_context  # The callback also runs for clients without SNI.
         return context
@@ -88,11 +88,11 @@ class ReloadingCertificate:
     def reload_if_changed(self) -> ssl.SSLContext | None:
         """Load the certificate if its files have changed; return its TLS context, or None if there is no certificate.
 
-        If a new certificate cannot be used, the previous one stays in use.
+        If the new certificate cannot be loaded, the previous one stays in use.
         """
         stamp = self._read_stamp()
         if stamp is not None and stamp != self._loaded_stamp:
-            # The stamp is stored before the files are read, so that the next call notices a write in between.
+            # Store the stamp before reading the files, so that the next call detects a write during the read.
             self._loaded_stamp = stamp
             self._load_context()
         return self._context
@@ -116,7 +116,7 @@ class ReloadingCertificate:
     def _load_context(self) -> None:
         context = _create_server_context()
         try:
-            context.load_cert_chain(*self._files, password="")  # An encrypted key fails instead of prompting.
+            context.load_cert_chain(*self._files, password="")  # Do not prompt for a key's password.
         except OSError as error:  # OSError includes ssl.SSLError.
             CERTIFICATE_LOADS.labels("failed").inc()
             log.error("cannot load the certificate in %s: %s", self._files[0].parent, error)

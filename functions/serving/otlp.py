@@ -1,4 +1,7 @@
-"""The only module that imports the `opentelemetry` packages; `tracing` imports it when spans must be exported."""
+"""Creates and exports OpenTelemetry spans; `tracing` imports this module only if a trace collector is configured.
+
+This is the only module that imports the optional `opentelemetry` packages.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +24,24 @@ ROOT_SPAN_CONTEXT: ContextVar[SpanContext | None] = ContextVar("ids of the span 
 
 
 class MaintenanceIdGenerator(RandomIdGenerator):
-    """Generates random ids, except for the span that starts a maintenance's own trace.
+    """Generator of random trace and span ids, except for the root span of a maintenance's trace.
 
-    The ids of that span are derived from the maintenance's uid.
+    The ids of the root span are derived from the maintenance's uid.
     """
 
     def generate_trace_id(self) -> int:
-        """Return a trace id of 16 bytes."""
+        """Return the trace id of the current root span, or a random one."""
         root = ROOT_SPAN_CONTEXT.get()
         return root.trace_id if root else super().generate_trace_id()
 
     def generate_span_id(self) -> int:
-        """Return a span id of 8 bytes."""
+        """Return the span id of the current root span, or a random one."""
         root = ROOT_SPAN_CONTEXT.get()
         return root.span_id if root else super().generate_span_id()
 
 
 def create_tracer(service_name: str) -> Tracer:
-    """Build a tracer for this process; `OTEL_SERVICE_NAME` takes precedence over `service_name`."""
+    """Build this process's tracer; `OTEL_SERVICE_NAME` takes precedence over `service_name`."""
     resource = Resource.create({SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME") or service_name})
     provider = TracerProvider(id_generator=MaintenanceIdGenerator(), resource=resource)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
@@ -49,9 +52,9 @@ def create_tracer(service_name: str) -> Tracer:
 def start_span(
     tracer: Tracer, name: str, parent: str, *, is_root: bool, attributes: Mapping[str, str]
 ) -> Iterator[Span]:
-    """Start a span as a child of `parent`, which is a traceparent or "", and end it after the block.
+    """Start a span as a child of the traceparent `parent` ("" for none), and end the span after the `with` block.
 
-    If `is_root` is true, the span is instead the root of its trace and takes the ids of `parent`.
+    If `is_root` is true, the span is instead the root of its trace, with the trace id and span id of `parent`.
     """
     parent_context = PROPAGATOR.extract({"traceparent": parent}) if parent else Context()
     token = ROOT_SPAN_CONTEXT.set(get_current_span(parent_context).get_span_context() if is_root else None)
@@ -72,13 +75,13 @@ def start_span(
 
 
 def format_traceparent(span: Span) -> str:
-    """Return the span's traceparent, as events carry it."""
+    """Return the span's context as a W3C traceparent, for the `traceparent` attribute of events."""
     context = span.get_span_context()
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
 def record_outcome(span: Span, status: int, error: str) -> None:
-    """Record the status of the function's response in the span."""
+    """Record the function's response status and error in the span."""
     span.set_attribute("http.response.status_code", status)
     if status >= 400:
         span.set_status(StatusCode.ERROR, error)

@@ -1,4 +1,7 @@
-"""A function's HTTP responses: the next event, a batch of all events for a replay, or a line of text."""
+"""Builds a function's HTTP responses: one event, a batch of events for a replay, or a line of text.
+
+If a function returns several events, they are published to the broker instead.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,15 @@ if TYPE_CHECKING:
 MAX_LINE_CHARACTERS = 2000
 """Maximum length of a text response, in characters."""
 PUBLISH_TIMEOUT_SECONDS = 2.0
-"""Time limit for publishing all events of one execution.
+"""Timeout for publishing all replies to one event.
 
-Together with the step's time limit, this limit is shorter than the broker's timeout. Otherwise the broker would
-redeliver the event while its replies are still being published.
+Together with the step's deadline, it is shorter than the broker's timeout. Otherwise the broker would redeliver the
+event while its replies are still being published.
 """
 
 
 def build_replay_response(replies: list[BaseCloudEvent], accept_header: str) -> Response:
-    """Return the response to a replay: 200 with a batch of all events if `accept_header` allows it, else 204."""
+    """Return the response to a replay: 200 with a batch of all replies if `accept_header` allows batches, else 204."""
     if BATCH_CONTENT_TYPE not in accept_header:
         return Response(status=204)
     message = encode_batch(replies)
@@ -36,10 +39,10 @@ def build_replay_response(replies: list[BaseCloudEvent], accept_header: str) -> 
 
 
 def build_response(replies: list[BaseCloudEvent]) -> Response:
-    """Return the response with one event; several events are published to `$K_SINK` instead.
+    """Return the response with the reply event, or 204 if there is none; publish several replies to `$K_SINK` instead.
 
-    A broker accepts only one event per response. Raises `Retry` if the broker does not accept an event. If the broker
-    rejects one event, the function still publishes the remaining events.
+    A broker accepts only one event per response. Raises `Retry` if the broker does not accept a published event. If the
+    broker rejects an event, the function still publishes the remaining events.
     """
     if not replies:
         return Response(status=204)
@@ -51,17 +54,17 @@ def build_response(replies: list[BaseCloudEvent]) -> Response:
 
 
 def _publish_replies(replies: list[BaseCloudEvent]) -> None:
-    import requests  # The late import keeps the start of a function 0.1 s shorter.
+    import requests  # This import is deferred because it would delay the function's start by 0.1 s.
 
     sink = os.environ.get("K_SINK")
     if not sink:
         raise Retry("cannot publish several events: K_SINK is not set: bind this function to the broker")
-    with requests.Session() as session:  # After an outage, hundreds of events share one connection.
+    with requests.Session() as session:  # The session reuses one connection for all events.
         if sink.startswith("https:"):
             session.mount("https://", _build_https_adapter())
         session.headers.update(build_auth_header())
         deadline, failure = time.monotonic() + PUBLISH_TIMEOUT_SECONDS, None
-        # No receiver relies on the order. With a random order, a timeout does not lose the same events each time.
+        # No receiver relies on the order. With a random order, a timeout does not affect the same events each time.
         for reply in random.sample(replies, len(replies)):
             seconds_left = max(0.01, deadline - time.monotonic())
             message = encode_binary(reply)
@@ -69,14 +72,14 @@ def _publish_replies(replies: list[BaseCloudEvent]) -> None:
                 session.post(sink, message.body, headers=message.headers, timeout=seconds_left).raise_for_status()
             except requests.RequestException as error:
                 failure = Retry(f"the broker at K_SINK did not accept an event: {error}")
-                if error.response is None or error.response.status_code >= 500:  # The next event would fail as well.
+                if error.response is None or error.response.status_code >= 500:  # Further requests would fail as well.
                     break
     if failure:
         raise failure
 
 
 def _build_https_adapter() -> HTTPAdapter:
-    """Return an HTTP adapter for a sink whose certificate was issued by Knative's own CA."""
+    """Return an HTTP adapter that trusts Knative's own CA, which issues the broker's certificate."""
     from requests.adapters import HTTPAdapter
 
     class KnativeCaAdapter(HTTPAdapter):
@@ -87,7 +90,7 @@ def _build_https_adapter() -> HTTPAdapter:
 
 
 def build_text_response(text: str, status: int) -> Response:
-    """Return a response with one bounded line of text, even if the text quotes data from the request."""
+    """Return a text response with at most one line of `MAX_LINE_CHARACTERS`, because `text` may quote the request."""
     line = " ".join(text.split())
     line = line if len(line) <= MAX_LINE_CHARACTERS else f"{line[:MAX_LINE_CHARACTERS]} ..."
     return Response(f"{line}\n", status, mimetype="text/plain")

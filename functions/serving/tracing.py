@@ -1,7 +1,7 @@
-"""Exports the functions' spans over OTLP if `OTEL_EXPORTER_OTLP_ENDPOINT` names a collector.
+"""Creates one OpenTelemetry span per attempt and exports it over OTLP, if `OTEL_EXPORTER_OTLP_ENDPOINT` is set.
 
-Otherwise OpenTelemetry is not imported and no spans are created. The usual `OTEL_*` variables apply, such as
-`OTEL_SERVICE_NAME` and `OTEL_TRACES_SAMPLER`.
+If the variable is not set, OpenTelemetry is not imported and no spans are created. The standard `OTEL_*` variables
+apply, such as `OTEL_SERVICE_NAME` and `OTEL_TRACES_SAMPLER`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 DEFAULT_SERVICE_NAME = "node-maintenance"
 UNTRACED_FUNCTIONS = ("record",)
-"""Functions without spans: `record` receives every event, so its spans would add no information."""
+"""Functions without spans: `record` consumes every event, so its spans would add no information."""
 
 
 def is_tracing_enabled(environment: Mapping[str, str]) -> bool:
-    """Return whether spans must be exported. Raises `ValueError` if the required library is not installed."""
+    """Return whether a collector is configured. Raises `ValueError` if the OpenTelemetry library is not installed."""
     if not any(environment.get(name) for name in ENDPOINT_VARIABLES):
         return False
     if not find_spec("opentelemetry") or not find_spec("opentelemetry.exporter"):
@@ -36,16 +36,16 @@ def is_tracing_enabled(environment: Mapping[str, str]) -> bool:
 
 
 class AttemptTracer:
-    """Creates one span per attempt, or none without a tracer."""
+    """Creator of one span per attempt; without a tracer, it creates no spans."""
 
     def __init__(self, tracer: Tracer | None = None) -> None:
         self._tracer = tracer
 
     @classmethod
     def from_environment(cls) -> AttemptTracer:
-        """Return a tracer for the collector that the environment names, or one that creates no spans.
+        """Build a tracer for the collector that the environment configures, or one that creates no spans.
 
-        The OpenTelemetry library sends the spans to the collector in batches, in a background thread.
+        A background thread of the OpenTelemetry library sends the spans to the collector in batches.
         """
         if not is_tracing_enabled(os.environ):
             return cls()
@@ -55,7 +55,7 @@ class AttemptTracer:
 
     @contextmanager
     def trace_attempt(self, attempt: OngoingAttempt) -> Iterator[None]:
-        """Create a span for the duration of the block, and record the outcome of the attempt in the span."""
+        """Create a span for the duration of the `with` block, and record the outcome of the attempt in it."""
         if self._tracer is None or attempt.function in UNTRACED_FUNCTIONS or extensions.is_replay(attempt.event):
             yield
             return
@@ -72,10 +72,9 @@ class AttemptTracer:
 
 
 def _build_attributes(attempt: OngoingAttempt, uid: str) -> dict[str, str]:
-    """Return the attributes of a span.
+    """Return the attributes of the attempt's span.
 
-    OpenTelemetry defines the attributes for CloudEvents and Kubernetes; this project defines the one for the
-    maintenance.
+    All follow OpenTelemetry's semantic conventions, except `nodemaintenance.maintenance`, the maintenance's uid.
     """
     attributes = {
         "cloudevents.event_id": attempt.event.get_id(),

@@ -1,1 +1,1 @@
-"""Steps that migrate virtual machines away from drained nodes, and protect their virt-launcher pods until then."""
+"""The steps `migrate`, which migrates VMs away from drained nodes, and `protect`, which protects their pods."""

@@ -1,13 +1,13 @@
 """Migrate virtual machines away from drained nodes, each with a VirtualMachineInstanceMigration (DRN-8, OSV-2).
 
-A drain taint with either key requests the migration, whether this system or an administrator has set it. Before the
-step creates migrations, it claims their names in one Lease. The claims keep concurrent processes within the limits, and
-prevent duplicates after a crash.
+A drain taint of either API group on a node requests the migrations, whether this product or an administrator added the
+taint. Before the step creates migrations, it claims their names in a Lease. The claims keep concurrent processes within
+the limit on concurrent migrations, and prevent duplicates after a crash.
 
-A delayed process stops creating migrations before its claims expire. A redelivered event continues with its own claim,
-even after a create request without a response. After a second create request without a response, the migration backs
-off. The step keeps the newest of its finished migrations and deletes the older ones. If KubeVirt is installed, KubeVirt
-migrates the virtual machines, and this step does nothing (DRN-10).
+A slow process stops creating migrations before its claims expire. If a create request got no response, the redelivered
+event retries it with the same claim. After a second create request without a response, the migration backs off. The
+step deletes all of its finished migrations of a VM except the newest one. If KubeVirt's own controllers are installed,
+they migrate the virtual machines, and this step does nothing (DRN-10).
 
 In: `node.tainted`; a PingSource tick; an updated VirtualMachineInstance, an updated or deleted
 VirtualMachineInstanceMigration, by reference. Out: nothing.
@@ -65,29 +65,29 @@ from kube.virtualization.vmis import (
 MAX_PASSES_PER_EVENT = 3
 """Maximum number of passes for one event.
 
-After a pass with rejected migrations, the next pass gives the slots of these migrations to other VMIs.
+After a pass with rejected migrations, the next pass uses their migration slots for other VMIs.
 """
 WRITE_TIME_SHARE = 0.8
-"""Share of a pass's remaining time that its writes may use.
+"""Fraction of the remaining time that writes may use.
 
-If a write hangs, enough time is left to record the failure in the Lease.
+If a write hangs, enough time remains to record the failure in the Lease.
 """
 AMBIGUOUS_STATUSES = (0, 504)
 """HTTP statuses after which the API server may still create the migration: 0 (no response) and 504 (its timeout)."""
 MAX_DELETIONS_PER_PASS = 20
-"""Maximum number of migrations that one pass deletes."""
+"""Maximum number of finished migrations that one pass deletes."""
 DELETION_ROTATION = RoundRobin()
-"""Rotation that selects the migrations to delete. Each process has its own position."""
+"""Round-robin position for the migrations to delete; each process has its own."""
 log = logging.getLogger("functions")
 
 
 class CreateFailure(NamedTuple):
-    """Why a migration was not created.
+    """Error of a create request for a migration.
 
     Attributes:
         message: The error message.
         is_transient: Whether a retry may succeed.
-        is_ambiguous: Whether the API server may still carry out the request.
+        is_ambiguous: Whether the API server may still create the migration.
     """
 
     message: str
@@ -102,10 +102,10 @@ class CreateFailure(NamedTuple):
     coalescing=HintPolicy(lambda _event: WorkKey("VMIs to migrate")),
 )
 def migrate(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Create the migrations that are due; send only one request if no virtual machine requests migration.
+    """Create the migrations that are due; if no virtual machine requests live migration, send only one request.
 
-    Raises `Retry` if another process claims migrations at the same time, or if a create request had no response for the
-    first time. Raises `Unavailable` if the time runs out.
+    Raises `Retry` if another process claims migrations at the same time, or if a create request got no response for the
+    first time. Raises `Unavailable` if the deadline passes.
     """
     if event.get_extension("kind") not in HINT_KINDS:
         return []
@@ -122,14 +122,14 @@ def migrate(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
 
 
 def parse_migration_slots(environment: Mapping[str, str]) -> MigrationSlots:
-    """Return how many migrations may run concurrently. Raises `ValueError` for an invalid setting."""
+    """Return the limits on concurrent migrations. Raises `ValueError` if an environment variable is invalid."""
     return MigrationSlots.from_environment(environment)
 
 
 def _delete_outdated_migrations(outdated_migrations: Iterable[Resource], client: SyncClient) -> None:
-    """Delete a limited number of outdated migrations concurrently, because every pass has to read them.
+    """Delete at most `MAX_DELETIONS_PER_PASS` outdated migrations concurrently, because every pass has to read them.
 
-    A later pass retries the migrations that cannot be deleted.
+    If migrations cannot be deleted, the function logs an error, and a later pass retries.
     """
     selected = DELETION_ROTATION.take(map(dict, outdated_migrations), MAX_DELETIONS_PER_PASS)
     errors = [
@@ -154,8 +154,8 @@ async def _delete_migration(migration: Resource, api: Api) -> str:
 def _create_due_migrations(snapshot: MigrationSnapshot, attempt: str, client: SyncClient) -> bool:
     """Claim and create the due migrations; return whether a migration was rejected, so that its slot is free again.
 
-    Raises `Retry`, after trying all migrations, if a create request had no response or a server error; the redelivered
-    event then continues with its claim. If the event was already redelivered, such a migration counts as rejected.
+    If a create request got no response or a server error, raises `Retry` after trying all migrations. The redelivered
+    event then retries with the same claim. If that retry fails in the same way, the migration counts as rejected.
     """
     due = snapshot.evacuation.due_migrations
     with set_deadline(min(get_seconds_left(), WRITE_TIMEOUT_SECONDS)):
@@ -174,11 +174,11 @@ def _create_due_migrations(snapshot: MigrationSnapshot, attempt: str, client: Sy
 def _release_claims(
     settled: Collection[str], refused: Mapping[str, CreateFailure], lease: Object, now: datetime, client: SyncClient
 ) -> None:
-    """Remove the claims on the settled migrations, which were created or refused: a claim occupies a migration slot.
+    """Remove the claims on `settled` migrations (created or refused), because each claim occupies a migration slot.
 
     The Lease stores the error message of a refused migration, which then backs off. A migration that the API server may
-    still create keeps its slot, but no attempt continues with its claim. A pass that finds no claim in the Lease finds
-    the created migration instead, because it reads the Lease first.
+    still create keeps its claim and thus its slot, but no redelivered event retries it. A pass reads the Lease before
+    the migrations, so if a claim has been removed, the pass finds the created migration.
     """
     claims = parse_claims(lease)
     for name in claims.keys() & settled:
@@ -191,11 +191,11 @@ def _release_claims(
     try:
         client.patch(LEASE_PATH, build_lease_patch(lease, claims, refusals))
     except (Conflict, NotFound):
-        return  # Another process has changed the Lease, so the claims to remove count until they expire.
+        return  # Another process has changed the Lease, so these claims occupy their slots until they expire.
 
 
 def _write_claims(snapshot: MigrationSnapshot, attempt: str, client: SyncClient) -> Object:
-    """Write claims on the due migrations into the Lease, next to the claims of other attempts, and return the Lease."""
+    """Add claims on the due migrations to the Lease, keep the claims of other attempts, and return the Lease."""
     evacuation = snapshot.evacuation
     claims = {**evacuation.held_claims, **build_claims(attempt, evacuation.due_migrations, snapshot.now)}
     try:
@@ -210,11 +210,9 @@ def _write_claims(snapshot: MigrationSnapshot, attempt: str, client: SyncClient)
 
 
 async def _create_migration(name: str, vmi: Resource, api: Api) -> CreateFailure | None:
-    """Create a migration; return None, or why it was not created. An existing migration `name` counts as created.
+    """Create the migration `name` of the VMI; return None if it was created or already exists, else the failure.
 
-    The request may be rejected by a quota, a webhook or KubeVirt, or it may hang; other migrations do not wait for it.
-    The request passes its time limit to the API server as well, in case this process dies and cannot cancel the
-    request.
+    The request also passes its timeout to the API server, in case this process dies and cannot cancel the request.
     """
     (namespace, instance), path = get_key(vmi), build_migrations_path(get_key(vmi)[0])
     query = {"timeout": f"{WRITE_TIMEOUT_SECONDS:g}s"}

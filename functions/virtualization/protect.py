@@ -1,11 +1,11 @@
 """Protect the virt-launcher pod of each VMI that must migrate with a budget that states what the pod waits for (DRN-9).
 
-The step creates the budget when the VirtualMachineInstance appears. It deletes the budget with the instance, or when
-the instance's eviction strategy changes. If KubeVirt is installed, KubeVirt creates its own budgets. As soon as
-KubeVirt's budget exists, the step deletes its own budget (DRN-10) and annotates KubeVirt's instead.
+A budget is a PodDisruptionBudget. The step creates it together with the VirtualMachineInstance (VMI), and deletes it
+when the VMI is deleted or its eviction strategy changes. If KubeVirt's controllers are installed, they create their own
+budgets. As soon as KubeVirt's budget exists, the step deletes its own budget (DRN-10) and annotates KubeVirt's instead.
 
-A drain shuts all other instances down. If the run strategy of such a VirtualMachine is unknown, so that nothing starts
-it again, the step records an Event on it (OSV-3).
+A drain shuts down all other VMIs. If the run strategy of a VirtualMachine is unknown, no controller starts it again
+after the drain, so the step records an Event on the VirtualMachine (OSV-3).
 
 In: `node.tainted`; a PingSource tick; an added or updated VirtualMachineInstance, an added, updated or deleted
 VirtualMachineInstanceMigration, by reference. Out: `virt_launchers.wait_changed`.
@@ -56,29 +56,29 @@ from kube.virtualization.vmis import (
 )
 
 WARNING_REASONS = (NOT_MIGRATABLE, MIGRATION_FAILED)
-"""Reasons for which an Event is recorded on the VMI."""
+"""Wait reasons that the step also reports in an Event on the VMI."""
 UNKNOWN_RUN_STRATEGY = "UnknownRunStrategy"
-"""Reason of the Event on a VirtualMachine that nothing starts again."""
+"""Reason of the Event on a VirtualMachine that no controller starts again after the drain."""
 BudgetsByVmi = Mapping[budgets.VmiUidKey, Budget]
-"""Existing budgets by the VMI that they protect (namespace and uid)."""
+"""Map from the namespace and uid of a VMI to the PodDisruptionBudget that protects its pod."""
 TASK_ROTATION = RoundRobin()
-"""Rotation that selects which VMI comes first. Each process has its own position."""
+"""Round-robin position that selects the first task of a pass; each process has its own."""
 MAX_NAMED_PATHS = 3
 """Maximum number of API paths in an error message."""
 WRITE_TIMEOUT_SECONDS = 0.4
-"""Time limit for a write. The first write of a pass may be slow, so it gets all the time that is not reserved."""
+"""Timeout of each write except the first one, which may be slow and may use all time that is not reserved."""
 RESERVED_SECONDS = 0.3
-"""Time reserved in a pass for the work after its writes."""
+"""Seconds before the deadline that are reserved for the work after the writes."""
 log = logging.getLogger("functions")
 
 
 class BudgetWriter:
-    """Sends the writes of one pass, and collects their results.
+    """Sender of one pass's writes, which collects their results.
 
     Attributes:
-        unanswered: Paths of writes that got no response, or were skipped for lack of time; a retry may succeed.
+        unanswered: API paths of writes that got no response, or were skipped because the deadline was too close.
         sent_count: Number of writes that were sent.
-        ran_out_of_time: Whether a write was skipped for lack of time.
+        ran_out_of_time: Whether a write was skipped because the deadline was too close.
     """
 
     def __init__(self) -> None:
@@ -87,10 +87,10 @@ class BudgetWriter:
         self.ran_out_of_time = False
 
     def try_write(self, path: str, write: Callable[[], object]) -> bool:
-        """Send a write, and return whether it succeeded.
+        """Send a write to the API path, and return whether it succeeded; log an API error.
 
-        A write that was rejected, for example by a quota, is retried only by the tick. If the object was
-        deleted, or created by another client, the next event about the object or the tick retries.
+        If the API server rejects the write, for example because of a quota, the next PingSource event retries it. After
+        a conflict, or if the object was deleted, an event about the object triggers the next pass.
         """
         if not has_seconds_left(RESERVED_SECONDS):
             self.unanswered.append(path)
@@ -113,7 +113,10 @@ class BudgetWriter:
 
 
 class BudgetTask(NamedTuple):
-    """Task for the VMI or budget with this uid; `run` returns the nodes on which a pod's reason to wait has changed."""
+    """Pending writes for the VMI or budget with this uid.
+
+    `run` sends the writes, and returns the names of the nodes on which the wait reason of a pod has changed.
+    """
 
     uid: str
     run: Callable[[BudgetWriter], set[str]]
@@ -129,13 +132,13 @@ class BudgetTask(NamedTuple):
     coalescing=HintPolicy(lambda _event: WorkKey("virt-launcher pods to protect")),
 )
 def protect(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Create, update and delete budgets; return the events for drained nodes whose pods' reasons to wait have changed.
+    """Create, update and delete budgets; return an event for each drained node with a pod whose wait reason changed.
 
-    Raises `Retry` if a write had no response and no event is returned; otherwise the tick retries.
+    Raises `Retry` if a write got no response and no event is returned. Otherwise the next PingSource event retries.
     """
     if event.get_extension("kind") not in HINT_KINDS:
         return []
-    # Budgets are read before VMIs: if a budget's VMI is not in the list, the VMI has been deleted.
+    # List budgets before VMIs: if the VMI of a budget is not in the later list, the VMI has been deleted.
     own_budgets = budgets.index_own_budgets(client.run(lookup.list_budgets(client.api, budgets.VMI_UID_LABEL)))
     vmis = client.run(lookup.list_vmis(client.api))
     if not (own_budgets or vmis) or not is_active_install(client):
@@ -145,14 +148,15 @@ def protect(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     if has_seconds_left(RESERVED_SECONDS):
         _record_unknown_strategies(vmis, client)
     if writer.unanswered and not changed:
-        raise Retry(f"no response to writes: {', '.join(writer.unanswered[:MAX_NAMED_PATHS])}")
-    return [reply for node in sorted(changed) for reply in _build_wait_changed(event, node, client)]
+        raise Retry(f"the API server did not respond to writes of {', '.join(writer.unanswered[:MAX_NAMED_PATHS])}")
+    return [reply for node in sorted(changed) for reply in _build_wait_changed_events(event, node, client)]
 
 
 def _run_tasks(tasks: list[BudgetTask], writer: BudgetWriter) -> set[str]:
-    """Run tasks until the time runs out, and return the nodes on which a pod's reason to wait has changed.
+    """Run the tasks until the deadline, and return the nodes on which the wait reason of a pod has changed.
 
-    The next pass starts with the following task, or after the last attempted task if the time ran out.
+    If the deadline prevented writes, the next pass continues after the last task that sent a write. Otherwise it starts
+    with the second task of this pass.
     """
     changed, last_tried = set[str](), ""
     for task in TASK_ROTATION.rotate(tasks, attrgetter("uid")):
@@ -165,7 +169,7 @@ def _run_tasks(tasks: list[BudgetTask], writer: BudgetWriter) -> set[str]:
 
 
 def _plan_tasks(own_budgets: BudgetsByVmi, vmis: list[Object], client: SyncClient) -> list[BudgetTask]:
-    """Return a task for each VMI that needs a budget and for each budget that must be changed or deleted."""
+    """Return a task for each VMI that needs a budget, and for each budget that must be annotated or deleted."""
     if not vmis:
         return [_build_deletion_task(budget, client) for budget in own_budgets.values()]
     all_budgets, kubevirt = client.gather_all(lookup.list_budgets(client.api), list_kubevirts(client.api))
@@ -189,10 +193,10 @@ def _build_deletion_task(budget: Budget, client: SyncClient) -> BudgetTask:
 
 
 def _plan_protection(vmis: Iterable[Object], budgets_by_vmi: BudgetsByVmi, client: SyncClient) -> Iterator[BudgetTask]:
-    """Yield the tasks that give each VMI a budget, which states what the VMI's pod waits for.
+    """Yield the tasks that create or update the budget of each VMI, which states what the VMI's pod waits for.
 
-    A user's budget is not a substitute, because it may allow evictions. With two budgets for a pod, the API server
-    rejects every eviction, which is intended here.
+    A user's own budget for the pod is not sufficient, because it may allow evictions. With two budgets for one pod, the
+    API server rejects every eviction, which is intended here.
     """
     migrating, slots = list(filter(requests_live_migration, vmis)), MigrationSlots.from_environment(os.environ)
     snapshot = client.run(lookup.read_migration_snapshot(client.api, migrating, slots))
@@ -204,7 +208,7 @@ def _plan_protection(vmis: Iterable[Object], budgets_by_vmi: BudgetsByVmi, clien
 def _plan_annotations(
     kubevirt: Resource, vmis: list[Object], budgets_by_vmi: BudgetsByVmi, client: SyncClient
 ) -> Iterator[BudgetTask]:
-    """Yield the tasks that write what the pods wait for into KubeVirt's budgets."""
+    """Yield the tasks that annotate KubeVirt's budgets with what the pods wait for."""
     waits = client.run(lookup.read_kubevirt_waits(client.api, kubevirt, vmis))
     for vmi in vmis:
         if budget := budgets_by_vmi.get(budgets.get_vmi_uid_key(vmi)):
@@ -215,14 +219,14 @@ def _plan_annotations(
 def _protect_vmi(
     vmi: Resource, budget: Budget | None, wait: Wait | None, client: SyncClient, writer: BudgetWriter
 ) -> set[str]:
-    """Create or restore the VMI's budget; return the nodes on which the reason that its pod waits has changed."""
+    """Create or update the VMI's budget; return the nodes on which the wait reason of its pod has changed."""
     nodes = _update_budget(vmi, budget, wait, client, writer) if budget else _create_budget(vmi, wait, client, writer)
     if nodes and wait is not None and wait.reason in WARNING_REASONS:
-        writer.try_write(build_events_path(get_key(vmi)[0]), partial(_record_wait, vmi, wait, client))
+        writer.try_write(build_events_path(get_key(vmi)[0]), partial(_record_wait_reason, vmi, wait, client))
     return nodes
 
 
-def _record_wait(vmi: Resource, wait: Wait, client: SyncClient) -> None:
+def _record_wait_reason(vmi: Resource, wait: Wait, client: SyncClient) -> None:
     """Record a Warning Event that reports what the VMI waits for; the VMI's budget reports the same reason."""
     message = f'node "{wait.node}" is being drained: {wait.message}'
     notice = EventNotice.from_object(vmi, API_VERSION, VMI_KIND, wait.reason, message)
@@ -230,9 +234,9 @@ def _record_wait(vmi: Resource, wait: Wait, client: SyncClient) -> None:
 
 
 def _record_unknown_strategies(vmis: Iterable[Object], client: SyncClient) -> None:
-    """Record an Event on each VirtualMachine that is shut down by a drain and has an unknown run strategy.
+    """Record an Event on each VirtualMachine that a drain shuts down and whose run strategy is unknown.
 
-    A failed read is only logged, because the Event must not prevent the work on budgets; a later pass reads again.
+    If the VirtualMachines cannot be read, the function only logs the error, and a later pass retries.
     """
     try:
         stopping = client.run(lookup.read_vms_to_stop(client.api, vmis))
@@ -263,14 +267,14 @@ def _update_budget(
 
 
 def _annotate_budget(budget: Budget, wait: Wait | None, client: SyncClient, writer: BudgetWriter) -> set[str]:
-    """Write what a pod waits for into its budget; return the nodes on which the reason has changed."""
+    """Annotate a pod's budget with what the pod waits for; return the nodes on which the wait reason has changed."""
     path, patch = budgets.build_budget_path(budget), budgets.build_annotations_patch(budget, wait)
     if not patch or not writer.try_write(path, partial(client.patch, path, patch)):
         return set()
     return {wait.node if wait else "", budgets.get_annotated_node(budget)} - {""}
 
 
-def _build_wait_changed(cause: BaseCloudEvent, node: str, client: SyncClient) -> list[BaseCloudEvent]:
+def _build_wait_changed_events(cause: BaseCloudEvent, node: str, client: SyncClient) -> list[BaseCloudEvent]:
     """Return `virt_launchers.wait_changed` if a NodeMaintenance holds the node, so that `evict` starts a pass."""
     maintenance = client.run(lookup.find_maintenance_of_node(client.api, node))
     if maintenance is None:

@@ -165,7 +165,7 @@ def test_readiness_follows_api_server(installed_cluster: LocalCluster, tmp_path:
         wait_until_ready("a failed probe", lambda: not is_ready(url), [server], timeout=30)
         readiness, liveness = (requests.get(f"{url}/health/{probe}", timeout=30) for probe in ("readiness", "liveness"))
         assert (readiness.status_code, liveness.status_code) == (500, 200)
-        assert readiness.text.startswith("the API server does not answer: ")
+        assert readiness.text.startswith("the API server does not respond: ")
 
         relay.restore()
         wait_until_ready("the server", partial(is_ready, url), [server], timeout=30)

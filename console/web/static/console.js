@@ -1,14 +1,15 @@
-// Behavior that htmx does not provide: the dialog, keyboard navigation in menus, copy buttons, sorting and
-// filtering of nodes, the selection count, the zoom of a timeline, ages, the connection state.
+// The console's client-side behavior beyond htmx: the dialog, keyboard navigation in menus, copy buttons, sorting and
+// filtering of nodes, the selection count, the zoom of a timeline, ages, and the connection state.
 "use strict";
 
-// Styles show the controls that need this script only below this class.
+// With this class, the stylesheet shows the controls that work only with this script.
 document.documentElement.classList.add("scripted");
 
 const dialog = document.getElementById("window");
 const body = document.getElementById("window-body");
 
-// Open the dialog when a response fills it. An empty response means success: close the dialog and clear the selection.
+// Open the dialog when htmx inserts a response into it. An empty response means success: close the dialog, and clear the
+// selection of nodes.
 body.addEventListener("htmx:afterSwap", (event) => {
   if (event.target !== body) return;
   if (!body.querySelector("*")) {
@@ -28,12 +29,12 @@ body.addEventListener("click", (event) => {
   }
 });
 dialog.addEventListener("click", (event) => {
-  if (event.target === dialog) dialog.close();  // the backdrop, because the content covers the dialog
+  if (event.target === dialog) dialog.close();  // The target is the backdrop, because the content covers the dialog.
 });
 dialog.addEventListener("close", () => body.replaceChildren());
 
-// Copy the command next to a copy button. Browsers offer `navigator.clipboard` only over HTTPS and on this machine, so
-// select the command and copy the selection, as Ctrl+C does. If that fails, the command is still selected.
+// Copy the command next to a copy button. Browsers provide `navigator.clipboard` only over HTTPS and on localhost, so
+// select the command and copy the selection, as Ctrl+C does. If that fails, the command stays selected.
 const COPIED_MILLISECONDS = 2000;
 document.addEventListener("click", (event) => {
   const button = event.target.closest("button.copy");
@@ -75,8 +76,8 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// Filter and sort the nodes without a request. The address keeps the filter and the order, so that a reload or a shared
-// link shows the same rows. The server renders the first order; `RowOrder` in node_rows.py has the same rules.
+// Filter and sort the nodes without a request. The URL contains the filter and the order, so that a reload or a shared
+// link shows the same rows. The server renders the initial order; `RowOrder` in node_rows.py has the same rules.
 const list = document.getElementById("nodes");
 const filterForm = document.getElementById("filter");
 const collator = new Intl.Collator("en", { numeric: true });
@@ -97,7 +98,7 @@ function hideRows() {
 }
 
 function sortRows() {
-  if (list.querySelector("details[open]")) return;  // A menu must not move; the rows are sorted when it closes.
+  if (list.querySelector("details[open]")) return;  // An open menu must not move; the rows are sorted when it closes.
   const heading = document.querySelector("table.nodes th[aria-sort]"), column = heading?.cellIndex ?? 2;
   const direction = heading?.getAttribute("aria-sort") === "descending" ? -1 : 1;
   const rows = [...list.rows].map((row) => ({ row, key: getKey(row, column), name: getName(row) }));
@@ -105,7 +106,7 @@ function sortRows() {
   const focused = document.activeElement;
   let next = list.rows[0];
   for (const { row } of rows) {
-    if (row !== next && row === next?.nextElementSibling) next = row;  // `next` itself comes later: move only that row
+    if (row !== next && row === next?.nextElementSibling) next = row;  // `next` comes later, so only `next` is moved.
     if (row === next) next = next.nextElementSibling;
     else list.insertBefore(row, next);
   }
@@ -155,7 +156,7 @@ if (list) {
   list.addEventListener("toggle", sortRows, { capture: true });
 }
 
-// Show the number of selected nodes. The styles show the buttons while a node is selected.
+// Show the number of selected nodes. The stylesheet shows the buttons while a node is selected.
 const getBoxes = () => [...document.querySelectorAll("tbody input[name=node]")];
 function showCount() {
   const label = document.getElementById("count");
@@ -175,9 +176,9 @@ document.addEventListener("change", (event) => {
     for (const box of getBoxes()) if (!box.closest("tr").hidden) box.checked = event.target.checked;
   showCount();
 });
-document.addEventListener("reset", () => setTimeout(showCount));  // after the browser has cleared the checkboxes
+document.addEventListener("reset", () => setTimeout(showCount));  // Run after the browser has cleared the checkboxes.
 
-// Show times as ages, and keep the ages up to date. The server's clock may be ahead of the browser's.
+// Show times as ages, and keep the ages up to date. The server's clock may be ahead of the browser's clock.
 const CLOCK_SKEW_SECONDS = 60;
 function showAges() {
   for (const time of document.querySelectorAll("time[data-ago]")) {
@@ -213,14 +214,13 @@ document.addEventListener("htmx:oobAfterSwap", (event) => {
 });
 document.addEventListener("htmx:sseError", () => showConnection(document.hidden ? "paused" : "reconnecting"));
 
-// If a periodic request fails with 5xx, from the console or from a proxy, keep the content. If the element has no content
-// yet, show the error.
+// If a polling request fails with 5xx, keep the element's content. If the element has no content yet, show the error.
 document.addEventListener("htmx:beforeSwap", (event) => {
   if (event.target !== event.detail.requestConfig.elt || event.detail.xhr.status < 500) return;
   event.detail.shouldSwap = event.target.querySelector(".loading") !== null;
 });
 
-// A live update replaces a part of the page. Keep its unfolded details open, and the focus on the same element.
+// A live update replaces a part of the page. Keep its open `details` elements open, and the focus on the same element.
 let openDetails = [];
 let focusedId = "";
 document.addEventListener("htmx:sseBeforeMessage", () => {
@@ -232,8 +232,8 @@ document.addEventListener("htmx:sseMessage", () => {
   if (document.activeElement === document.body && focusedId) document.getElementById(focusedId)?.focus();
 });
 
-// Zoom of the timeline, which positions everything in percent of its width. Zoom 0 fits all events into the window, zoom
-// 1 keeps neighboring events apart. The zoom and the position outlast a reload of the timeline.
+// Zoom of the timeline, whose elements are positioned in percent of its width. Zoom 0 fits all events into the window;
+// zoom 1 keeps neighboring events apart. A reload of the timeline keeps the zoom and the position.
 const MAX_ZOOM = 64, TICK_PIXELS = 78;
 let zoom = 1;
 let plotCenter = null;
@@ -248,7 +248,7 @@ function fitTimeline() {
   let end = -Infinity;
   for (const tick of svg.querySelectorAll(".tick")) {
     const x = (parseFloat(tick.getAttribute("x")) / 100) * width;
-    const isAtEnd = x + TICK_PIXELS > width;  // such a label ends at its moment instead of starting there
+    const isAtEnd = x + TICK_PIXELS > width;  // Such a label ends at its position instead of starting there.
     const start = isAtEnd ? x - TICK_PIXELS : x;
     const fits = start >= end;
     tick.style.visibility = fits ? "visible" : "hidden";
@@ -272,7 +272,8 @@ document.addEventListener("scroll", (event) => {
 }, { capture: true });
 addEventListener("resize", fitTimeline);
 
-// Close the streams of a hidden page. When the page is visible again, an error event makes the extension reopen them.
+// Close the event streams of a hidden page. When the page is visible again, an error event makes htmx's SSE extension
+// reopen them.
 let streams = [];
 let paused = [];
 function pauseStreams() {
@@ -297,8 +298,8 @@ document.addEventListener("visibilitychange", () => {
 showCount();
 fitTimeline();
 
-// Update the list of events every two seconds, as a page about an upgrade run does. The list is paused while the user
-// reads it: while an event is open, after scrolling, and in a hidden tab.
+// Update the list of events every two seconds. Pause the updates while an event is open, after the user has scrolled, and
+// in a hidden tab.
 const TAIL_SECONDS = 2;
 const tail = document.getElementById("tail");
 const tailButton = document.getElementById("tail-button");
@@ -325,7 +326,7 @@ if (tail) {
   setInterval(updateTail, TAIL_SECONDS * 1000);
 }
 
-// An update of a part that is requested repeatedly keeps its details open or closed, and marks the new events.
+// When polling replaces a part of the page, keep its `details` elements open or closed, and mark new events.
 for (const part of document.querySelectorAll("#tail, #run")) {
   const getDetails = () => [...part.querySelectorAll("details[id]")];
   const getEventLinks = () => [...part.querySelectorAll("[id^=event-]")];
@@ -343,5 +344,5 @@ for (const part of document.querySelectorAll("#tail, #run")) {
   });
 }
 
-// On a phone, the navigation may be wider than the window: show the entry of this page.
+// On a phone, the navigation may be wider than the window: scroll to the entry of this page.
 document.querySelector(".top nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });

@@ -619,7 +619,7 @@ OBSERVATIONS = {
         OVERDUE, build_snapshot(OVERDUE, build_lease(OVERDUE), NODE_IN_MAINTENANCE), NOW
     ),
     "drained, but `lastError`": observe_pods(SUCCEEDED_WITH_ERROR),
-    "drained, and the status shows it": observe_pods(BEGUN),
+    "the node is drained, and the status reports that": observe_pods(BEGUN),
     "node cordoned and tainted, no pod left": observe_pods(make_maintenance({"phase": "Running"})),
     "pods left, and the spec has changed": observe_pods(build_draining_maintenance(WITHOUT_FORCE), make_pod()),
     "pods left, of which none may leave now, but": observe_pods(UNCORDONED, TERMINATING_POD),
