@@ -207,7 +207,7 @@ COMPLETED_STATES: dict[str, list[tuple[CreateMaintenance, int]]] = {
     ],
     "node cordoned and tainted, but another client removed": [(create_maintenance_with_unlabelled_node, 3)],
     "drained, but `lastError`": [(create_maintenance_with_outdated_error, 5)],
-    "node cordoned and tainted, no pod left": [
+    "node cordoned and tainted, and no pod left to evict": [
         (create_maintenance_with_tainted_node, 2),
         (create_maintenance_without_remaining_pods, 2),
         (create_maintenance_with_lost_drained_event, 2),
@@ -226,8 +226,8 @@ STATES_OF_OTHER_TESTS = (
     "begun, and another client holds the node's Lease",  # test_lost_lease.py
     "pods left, and the spec has changed",  # test_drain.py
     "node cordoned and tainted, and the drain",  # test_escalation.py
-    "pods left, of which none may leave now, but",  # test_resync.py
-    "pods left that may leave now",  # below
+    "pods left, of which none may be evicted now, but",  # test_resync.py
+    "pods left that may be evicted now",  # below
 )
 
 
