@@ -236,8 +236,8 @@ STATES = (
         events.NODE_TAINTED,
     ),
     State(
-        "pods left, of which none may be evicted now: each terminates within its grace period, waits until `retryAfter`, "
-        "or is blocked by a field of `spec.drain`",
+        "pods left, of which none may be evicted now: each terminates within its grace period, waits until "
+        "`retryAfter`, or is blocked by a field of `spec.drain`",
         "`pods.gone`; otherwise none, and `blockedPods` states the reason",
         lambda o: o.is_waiting,
         note=", until a grace period or a pause ends, the spec changes, or a step of the escalation is due",
