@@ -213,12 +213,12 @@ STATES = (
         "; `begin` renews the Lease, and `status` clears the error if the renewal succeeds",
     ),
     State(
-        "drained, and the status reports this",
+        "the node is drained, and the status reports that",
         "none; if a pod is added later, `pods.added` calls `evict`",
         lambda o: not o.classification.leaving and m.is_reported_drained(o.maintenance),
     ),
     State(
-        "node cordoned and tainted, and no pod left to evict, but the status does not report this",
+        "node cordoned and tainted, no pod left, but the status does not report that the node is drained",
         "`pods.gone` or `node.drained`, which calls `status`",
         lambda o: not o.classification.leaving,
         events.NODE_TAINTED,

@@ -619,8 +619,8 @@ OBSERVATIONS = {
         OVERDUE, build_snapshot(OVERDUE, build_lease(OVERDUE), NODE_IN_MAINTENANCE), NOW
     ),
     "drained, but `lastError`": observe_pods(SUCCEEDED_WITH_ERROR),
-    "drained, and the status reports this": observe_pods(BEGUN),
-    "node cordoned and tainted, and no pod left to evict": observe_pods(make_maintenance({"phase": "Running"})),
+    "the node is drained, and the status reports that": observe_pods(BEGUN),
+    "node cordoned and tainted, no pod left": observe_pods(make_maintenance({"phase": "Running"})),
     "pods left, and the spec has changed": observe_pods(build_draining_maintenance(WITHOUT_FORCE), make_pod()),
     "pods left, of which none may be evicted now, but": observe_pods(UNCORDONED, TERMINATING_POD),
     "pods left, of which none may be evicted now: ": observe_pods(BEGUN, TERMINATING_POD),

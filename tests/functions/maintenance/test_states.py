@@ -207,7 +207,7 @@ COMPLETED_STATES: dict[str, list[tuple[CreateMaintenance, int]]] = {
     ],
     "node cordoned and tainted, but another client removed": [(create_maintenance_with_unlabelled_node, 3)],
     "drained, but `lastError`": [(create_maintenance_with_outdated_error, 5)],
-    "node cordoned and tainted, and no pod left to evict": [
+    "node cordoned and tainted, no pod left": [
         (create_maintenance_with_tainted_node, 2),
         (create_maintenance_without_remaining_pods, 2),
         (create_maintenance_with_lost_drained_event, 2),
