@@ -35,58 +35,67 @@ PAGE = ROOT / "docs" / "reference.md"
 PAGE_HEAD = """\
 # Reference: functions, event types, permissions, chart values and metrics
 
-This page lists what each function consumes, emits and may do in the cluster, the values of the Helm
-chart, and all metrics. It is for administrators who install or monitor the product or review its
-permissions, and for contributors who add a function. `make reference` generates it from the code;
-tests compare the code with the manifests and with the served metrics.
+This page lists the event types and the permissions of each function, and all metrics.
+It also lists the values of the Helm chart.
+The page is for administrators who install or monitor the product, or review its permissions.
+It is also for contributors who add a function.
+`make reference` generates this page from the code.
+Tests compare the code with the manifests and with the served metrics.
 
-Event types are printed without their prefix: `dev.knative.` for `apiserver.*` and `sources.*`, and
-`dev.nodemaintenance.` for all others. Other references:
+The tables omit the prefixes of the event types.
+The prefix of `apiserver.*` and `sources.*` is `dev.knative.`.
+The prefix of all other event types is `dev.nodemaintenance.`.
+Other pages contain further references:
 
 - [events](events.md): the order of the events, and their data
-- [states](states.md): the states, and the event that ends each of them
+- [states](states.md): the states of all objects, and the event that ends each state
 - [alerts, traces and logs](observability.md)
 - [environment variables](configuration.md#environment-variables)
 """
 FUNCTIONS_HEAD = """\
 ## Functions
 
-The first column links to the function's module. `record` consumes every event.
+The first column contains a link to the function's module.
+The function `record` consumes every event.
 
 | function | component | purpose | consumes | emits |
 |---|---|---|---|---|"""
 EVENTS_HEAD = """\
 ## Event types
 
-PodSource watches pods and budgets during drains; ApiServerSource and PingSource belong to Knative.
+PodSource watches pods and PodDisruptionBudgets during drains.
+ApiServerSource and PingSource are event sources of Knative.
 
 | event type | meaning | emitted by | consumed by |
 |---|---|---|---|"""
 PERMISSIONS_HEAD = """\
 ## Permissions
 
-Each function has its own ServiceAccount with these permissions; the component `deleting` adds one to
-`evict` ([install](install.md#the-right-to-delete-pods)). A permission without a namespace applies to
-the whole cluster. The manifest of each account is in `manifests/base/rbac`, or in the directory
-`rights` of the account's component. The accounts of `validate` and of the console are in
-`manifests/components/admission` and `manifests/components/console`. The
-[roles of users](access.md#choose-a-role) are in `manifests/base/users`.
+Each function has its own ServiceAccount with these permissions.
+The component `deleting` grants `evict` one more permission, the
+[right to delete pods](install.md#the-right-to-delete-pods).
+A permission without a namespace applies to the whole cluster.
+The manifest of each account is in `manifests/base/rbac`, or in its component's directory `rights`.
+The manifest of the account of `validate` is in `manifests/components/admission`.
+The manifest of the console's account is in `manifests/components/console`.
+The [roles of users](access.md#choose-a-role) are in `manifests/base/users`.
 
 | account | resource | API groups | verbs | namespace |
 |---|---|---|---|---|"""
 CHART_HEAD = """\
 ## Values of the Helm chart
 
-[Install with Helm](helm.md) describes how to set them. The chart rejects unknown values, and values
-that the manifests do not support together.
+[Install with Helm](helm.md) describes how to set these values.
+The chart rejects unknown values, and combinations of values that the manifests do not support.
 
 | value | default | meaning |
 |---|---|---|"""
 METRICS_HEAD = """\
 ## Metrics
 
-Each process serves its metrics at `/metrics` in the Prometheus format, with these meanings as HELP
-texts. [Observability](observability.md#metrics) describes the ports and how to query the metrics."""
+Each process serves its metrics at `/metrics` in the Prometheus format.
+The HELP text of a metric is its meaning in the following tables.
+[Observability](observability.md#metrics) describes the ports, and how to query the metrics."""
 METRICS_TABLE_HEAD = """\
 | metric | type | labels | meaning |
 |---|---|---|---|"""

@@ -49,7 +49,7 @@ STATES = (
     ),
     State(
         "events are in flight, and the drain has passed its deadline, or the time of the next step of its escalation, "
-        "but the status does not report that",
+        "but the status does not report this",
         "these events",
         lambda o: o.is_in_flight and o.is_overdue_unreported,
         events.DRAIN_OVERDUE,
@@ -63,20 +63,20 @@ STATES = (
     ),
     State(
         "deleted",
-        "`apiserver.resource.update` → `restore`. No event after `lastError` reports a failure of `restore`, because "
-        "each status write would cause another attempt",
+        "`apiserver.resource.update`, which calls `restore`. No event after `lastError` reports a failure of "
+        "`restore`: each status write would call `restore` again",
         lambda o: m.is_deleting(o.maintenance),
         events.MAINTENANCE_RESTORE_PENDING,
     ),
     State(
         "created, and no function has acted on it",
-        "`apiserver.resource.add` → `begin`",
+        "`apiserver.resource.add`, which calls `begin`",
         lambda o: o.is_new,
         events.MAINTENANCE_PENDING,
     ),
     State(
         "Lease lost: more than three renewals in a row failed; `Failed`, and the node has the label",
-        "`apiserver.resource.update` → `restore`, which restores the node",
+        "`apiserver.resource.update`, which calls `restore`",
         lambda o: (
             m.has_lost_lease(o.maintenance) and is_labelled_for(o.labelled_node, o.maintenance["metadata"]["uid"])
         ),
@@ -111,7 +111,7 @@ STATES = (
     ),
     State(
         "begun, and the node no longer exists",
-        "`apiserver.resource.delete` of the Node → `guard`",
+        "`apiserver.resource.delete` of the Node, which calls `guard`",
         lambda o: o.node is None,
         note="; the garbage collector deletes the maintenances that the node owns",
     ),
@@ -124,23 +124,23 @@ STATES = (
     ),
     State(
         "successor: has the finalizer, and has not begun",
-        "`maintenance.pending` → `begin`",
+        "`maintenance.pending`, which calls `begin`",
         lambda o: not o.has_begun and m.has_finalizer(o.maintenance),
         events.MAINTENANCE_PENDING,
     ),
     State(
         "rejected or waiting, and the cause may have ended: the node was created, its holder is gone, etcd would lose "
         "its quorum, or the API server refused a request before or after the Lease was acquired",
-        "none; `lastError` names what must end or be repaired first, or has the API server's message",
+        "none; `lastError` names the cause that must end first, or contains the API server's message",
         lambda o: not o.has_begun,
         events.MAINTENANCE_PENDING,
         ", whenever a tick reads the node",
     ),
     State(
         "begun, and the node was recreated with the same name",
-        "`apiserver.resource.delete` of the Node → `guard`",
+        "`apiserver.resource.delete` of the Node, which calls `guard`",
         lambda o: o.node is not None and not m.has_begun_on(o.maintenance, o.node),
-        note="; the new node is not changed",
+        note="; the product does not change the new node",
     ),
     State(
         "begun, and the node's Lease is missing",
@@ -166,7 +166,7 @@ STATES = (
     ),
     State(
         "begun, and holds the node's Lease again, but the status still counts failed renewals",
-        "`maintenance.begun` → `status`",
+        "`maintenance.begun`, which calls `status`",
         lambda o: m.get_lease_error_count(o.maintenance) > 0,
         events.MAINTENANCE_PENDING,
         "; `begin` emits `maintenance.begun` again",
@@ -180,29 +180,29 @@ STATES = (
     ),
     State(
         "begun, and the node is not cordoned, or another client uncordoned it",
-        "`maintenance.begun` → `cordon`; `apiserver.resource.update` of the Node → `guard`",
+        "`maintenance.begun`, which calls `cordon`; `apiserver.resource.update` of the Node, which calls `guard`",
         lambda o: o.node is not None and not is_cordoned(o.node),
         events.NODE_DRIFTED,
     ),
     State(
         "node cordoned and not tainted, or another client removed a taint",
-        "`node.cordoned` → `taint`; `apiserver.resource.update` of the Node → `guard`",
+        "`node.cordoned`, which calls `taint`; `apiserver.resource.update` of the Node, which calls `guard`",
         lambda o: not o.is_closed,
         events.NODE_DRIFTED,
     ),
     State(
         "node cordoned and tainted, but another client removed the label",
-        "`apiserver.resource.delete` of the Node → `guard`",
+        "`apiserver.resource.delete` of the Node, which calls `guard`",
         lambda o: o.node is not None and not has_maintenance_label(o.node),
         events.NODE_DRIFTED,
     ),
     State(
         "node cordoned and tainted, and the drain has passed its deadline, or the time of the next step of its "
-        "escalation, but the status does not report that",
+        "escalation, but the status does not report this",
         "none",
         lambda o: o.is_overdue_unreported,
         events.DRAIN_OVERDUE,
-        "; `status` reports the deadline, or the step, which `drain.escalated` → `evict` then performs",
+        "; `status` reports the deadline, or the step; `drain.escalated` then calls `evict`, which performs the step",
     ),
     State(
         "drained, but `lastError` shows a failed renewal, for example because the failure was reported after a later "
@@ -214,12 +214,12 @@ STATES = (
     ),
     State(
         "the node is drained, and the status reports that",
-        "none; `pods.added` → `evict` if a pod is added later",
+        "none; if a pod is added later, `pods.added` calls `evict`",
         lambda o: not o.classification.leaving and m.is_reported_drained(o.maintenance),
     ),
     State(
         "node cordoned and tainted, no pod left, but the status does not report that the node is drained",
-        "`pods.gone`, `node.drained` → `status`",
+        "`pods.gone` or `node.drained`, which calls `status`",
         lambda o: not o.classification.leaving,
         events.NODE_TAINTED,
     ),
@@ -230,21 +230,21 @@ STATES = (
         events.NODE_TAINTED,
     ),
     State(
-        "pods left, of which none may leave now, but the status shows the node as schedulable",
-        "`node.tainted` → `evict`",
+        "pods left, of which none may be evicted now, but the status shows the node as schedulable",
+        "`node.tainted`, which calls `evict`",
         lambda o: o.is_waiting and m.is_reported_uncordoned(o.maintenance),
         events.NODE_TAINTED,
     ),
     State(
-        "pods left, of which none may leave now: each terminates within its grace period, waits until `retryAfter`, or "
-        "is blocked by a field of `spec.drain`",
+        "pods left, of which none may be evicted now: each terminates within its grace period, waits until "
+        "`retryAfter`, or is blocked by a field of `spec.drain`",
         "`pods.gone`; otherwise none, and `blockedPods` states the reason",
         lambda o: o.is_waiting,
         note=", until a grace period or a pause ends, the spec changes, or a step of the escalation is due",
     ),
     State(
-        "pods left that may leave now, that wait for a budget, or that are stuck",
-        "`node.tainted`, `pods.added`, `pods.gone`, `budget.opened`, `drain.escalated` → `evict`",
+        "pods left that may be evicted now, that wait for a budget, or that are stuck",
+        "`node.tainted`, `pods.added`, `pods.gone`, `budget.opened` or `drain.escalated`, which calls `evict`",
         lambda _: True,
         events.NODE_TAINTED,
     ),

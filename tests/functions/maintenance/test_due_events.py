@@ -622,9 +622,9 @@ OBSERVATIONS = {
     "the node is drained, and the status reports that": observe_pods(BEGUN),
     "node cordoned and tainted, no pod left": observe_pods(make_maintenance({"phase": "Running"})),
     "pods left, and the spec has changed": observe_pods(build_draining_maintenance(WITHOUT_FORCE), make_pod()),
-    "pods left, of which none may leave now, but": observe_pods(UNCORDONED, TERMINATING_POD),
-    "pods left, of which none may leave now: ": observe_pods(BEGUN, TERMINATING_POD),
-    "pods left that may leave now": observe_pods(BEGUN, make_pod()),
+    "pods left, of which none may be evicted now, but": observe_pods(UNCORDONED, TERMINATING_POD),
+    "pods left, of which none may be evicted now: ": observe_pods(BEGUN, TERMINATING_POD),
+    "pods left that may be evicted now": observe_pods(BEGUN, make_pod()),
 }
 """A sample observation of each state, by the first words of the state's name."""
 

@@ -226,8 +226,8 @@ STATES_OF_OTHER_TESTS = (
     "begun, and another client holds the node's Lease",  # test_lost_lease.py
     "pods left, and the spec has changed",  # test_drain.py
     "node cordoned and tainted, and the drain",  # test_escalation.py
-    "pods left, of which none may leave now, but",  # test_resync.py
-    "pods left that may leave now",  # below
+    "pods left, of which none may be evicted now, but",  # test_resync.py
+    "pods left that may be evicted now",  # below
 )
 
 
