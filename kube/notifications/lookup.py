@@ -1,4 +1,4 @@
-"""Reads the records of announcements, and the objects on which a blockage is announced."""
+"""Reads the announcement records, and the objects on which a blockage is announced."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from kube.paths import Object, encode_path_segment
 from kube.pods import get_controller
 
 OPT_OUT_LABEL, OPT_OUT_VALUE = "nodemaintenance.dev/notifications", "disabled"
-"""Label of a namespace in which no Event is written."""
+"""Label and value with which a namespace opts out of announcements, so that no Event is written in it."""
 MAX_READ_PODS, MAX_READ_BUDGETS = 5, 2
-"""Maximum number of pods whose workloads are read, and of budgets, for one blockage."""
+"""Maximum number of pods whose workloads are read, and of PodDisruptionBudgets to read, for one blockage."""
 log = logging.getLogger("functions")
 
 
 async def list_records(api: Api, uid: str = "") -> list[AnnouncementRecord]:
-    """Return the records of the maintenance with this uid, or of all maintenances."""
+    """Return the announcement records of the maintenance with this uid, or of all maintenances if `uid` is empty."""
     fields = f"involvedObject.kind=NodeMaintenance{f',involvedObject.uid={uid}' if uid else ''}"
     listed = await list_all(api, EVENTS_PATH, field_selector=fields)
     return [record for item in listed.items if (record := parse_record(item))]
 
 
 async def find_announcement_objects(api: Api, group: BlockedGroup) -> list[Reference]:
-    """Return references to the budget that blocks the pods, and to the workloads of the first pods.
+    """Return references to the PodDisruptionBudget (PDB) that blocks the pods, and to the first pods' workloads.
 
-    The result is empty if no budget is the cause, or if the namespace has opted out or cannot be read. Objects that
-    this account may not read are left out. Raises `ApiError` if a retry may succeed.
+    The result is empty if no PDB is the cause, or if the namespace has opted out or cannot be read. Objects that this
+    ServiceAccount may not read are omitted. Raises `ApiError` if a retry may succeed.
     """
     if not group.budget:
         return []
@@ -58,12 +58,12 @@ async def find_announcement_objects(api: Api, group: BlockedGroup) -> list[Refer
 
 
 def has_opted_out(namespace: Mapping[str, Any]) -> bool:
-    """Return whether no Event may be written in this namespace."""
+    """Return whether the namespace has opted out of announcements."""
     return (namespace["metadata"].get("labels") or {}).get(OPT_OUT_LABEL) == OPT_OUT_VALUE
 
 
 async def _read(api: Api, path: str) -> Object | None:
-    """Return the object, or None if it does not exist or this account may not read it, which is logged."""
+    """Return the object at `path`, None if it does not exist or access to it is denied; log a denial."""
     try:
         return await api.get(path)
     except NotFound:
@@ -74,7 +74,7 @@ async def _read(api: Api, path: str) -> Object | None:
 
 
 async def _find_workload(api: Api, namespace: str, owner: Mapping[str, Any]) -> Reference:
-    """Return the workload to which a pod's controller belongs: a Deployment, or the controller itself."""
+    """Return a reference to the workload of a pod's controller: a ReplicaSet's Deployment, or the controller itself."""
     if owner["kind"] == "ReplicaSet" and owner["apiVersion"].startswith("apps/"):
         replica_set = await _read(api, _build_path("/apis/apps/v1", namespace, "replicasets", owner["name"]))
         owner = (get_controller(replica_set) if replica_set else None) or owner
