@@ -206,8 +206,8 @@ def _create_typed_client(**settings: Any) -> Any:
 def find_proxy(url: str) -> str | None:
     """Return the proxy for this URL from the environment (`HTTPS_PROXY`, `NO_PROXY`), None for no proxy.
 
-    As in Go and thus kubectl, loopback URLs never use a proxy, whatever `NO_PROXY` contains. The proxy is looked up
-    once per client. The HTTP client would look it up for every request, in another thread, which takes a tenth of the
+    As in Go and thus kubectl, loopback URLs never use a proxy, whatever `NO_PROXY` contains. The proxy is determined
+    once per client. The HTTP client would determine it for every request, in another thread, which takes a tenth of the
     request's CPU time.
     """
     parts = urlsplit(url)
