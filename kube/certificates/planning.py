@@ -323,7 +323,7 @@ class _Planner:
         return self.now >= due or not key_pairs.is_valid(pair.certificate, self.now)
 
     def _build_inclusion_time(self, secret: Object) -> dict[str, str]:
-        """Return the annotation with the time when the signing CA was added to `ca.crt`; {} if `ca.crt` contains the CA."""
+        """Return the annotation with the time when the signing CA was added to `ca.crt`; {} if it was there already."""
         included_cas = key_pairs.parse_certificates(objects.decode_entry(secret, CA_ENTRY))
         current_ca = self.state.current_ca
         if current_ca is None or key_pairs.parse_certificates(current_ca.certificate)[0] in included_cas:
