@@ -154,7 +154,7 @@ class Journal:
             )
 
     def measure_bytes(self) -> int:
-        """Return the total size of all events, attempts and index entries in bytes; a database takes up to twice that."""
+        """Return the size of all events, attempts and index entries in bytes; a database takes up to twice that."""
         return pruning.measure_bytes(self._database)
 
     def try_lock_redrive(self, seq: int) -> AbstractContextManager[bool]:
@@ -165,7 +165,7 @@ class Journal:
         return self._database.try_lock(REDRIVE_LOCK + seq)
 
     def prune(self, max_age: timedelta | None = None, max_bytes: int | None = None) -> int:
-        """Delete all events and attempts older than `max_age`, then the oldest ones beyond a total of `max_bytes` bytes.
+        """Delete events and attempts older than `max_age`, then the oldest ones beyond a total of `max_bytes` bytes.
 
         Events from sources outside this project are deleted first, until they take half of `max_bytes`. A flood of such
         events thus does not displace this project's own events. Events that arrive during the call are left for the
