@@ -116,7 +116,7 @@ class HintSender:
             buffer.task = self._tasks.start(self._send_hints(buffer, event_type, reference, node))
 
     def discard_hints(self, node: str, keep_types: tuple[str, ...] = ()) -> None:
-        """Drop the hints about a node that the sink has not accepted after the drain's end; keep those of `keep_types`."""
+        """Drop hints that the sink has not accepted before the drain's end, except for those of `keep_types`."""
         for key in [key for key in self._buffers if key[0] == node]:
             buffer = self._buffers.pop(key)
             task, buffer.task = buffer.task, None  # otherwise, the cancelled task's traceback keeps the buffer alive
