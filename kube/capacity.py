@@ -69,7 +69,7 @@ _ORDERS: tuple[Callable[[_SortCriteria], tuple[float, float, str]], ...] = (
 
 
 @dataclass
-class _Candidate:
+class _CandidateNode:
     """A remaining node with its free resources, which decrease with each pod that is placed on it."""
 
     node: Node
@@ -118,10 +118,10 @@ def _count_unplaceable(placements: Iterable[Placement]) -> int:
     return sum(placement.verdict == NOWHERE for placement in placements)
 
 
-def _build_candidates(nodes: Iterable[Node], pods: Iterable[Pod]) -> list[_Candidate]:
+def _build_candidates(nodes: Iterable[Node], pods: Iterable[Pod]) -> list[_CandidateNode]:
     """Return the nodes in natural order of their names, with the allocatable resources that the pods do not use."""
     ordered = sorted(nodes, key=lambda node: build_natural_sort_key(node["metadata"]["name"]))
-    candidates = {node["metadata"]["name"]: _Candidate(node, parse_allocatable(node)) for node in ordered}
+    candidates = {node["metadata"]["name"]: _CandidateNode(node, parse_allocatable(node)) for node in ordered}
     for pod in pods:
         if (candidate := candidates.get(get_node_name(pod))) is not None:
             candidate.reserve(compute_pod_requests(pod))
@@ -136,7 +136,7 @@ class _CapacityEstimator:
     """
 
     def __init__(
-        self, candidates: Sequence[_Candidate], anti_affinity: AntiAffinityIndex, visible_resources: Collection[str]
+        self, candidates: Sequence[_CandidateNode], anti_affinity: AntiAffinityIndex, visible_resources: Collection[str]
     ) -> None:
         self._candidates, self._anti_affinity = candidates, anti_affinity
         self._visible_resources = visible_resources

@@ -205,7 +205,9 @@ def get_event_keys(event: BaseCloudEvent) -> dict[str, str]:
     Raises `BadEvent` if one of these keys is too long for the index.
     """
     dead = parse_dead_letter(event)
-    return _check_lengths(source=event.get_source(), id=event.get_id(), destination=dead.destination if dead else "")
+    return _check_key_lengths(
+        source=event.get_source(), id=event.get_id(), destination=dead.destination if dead else ""
+    )
 
 
 def get_attempt_keys(attempt: Attempt) -> dict[str, str]:
@@ -213,10 +215,12 @@ def get_attempt_keys(attempt: Attempt) -> dict[str, str]:
 
     Raises `BadEvent` if one of these keys is too long for the index.
     """
-    return _check_lengths(source=attempt.source, event=attempt.event, function=attempt.function, replay=attempt.replay)
+    return _check_key_lengths(
+        source=attempt.source, event=attempt.event, function=attempt.function, replay=attempt.replay
+    )
 
 
-def _check_lengths(**keys: str) -> dict[str, str]:
+def _check_key_lengths(**keys: str) -> dict[str, str]:
     for name, text in keys.items():
         if len(text.encode(errors="replace")) > MAX_KEY_BYTES:
             raise BadEvent(f"{name} is longer than {MAX_KEY_BYTES} bytes")

@@ -195,7 +195,7 @@ def _build_entries(connection: Connection, rows: Sequence[tuple[int, float, Base
     """Build the entries of these events with their attempts, in order of arrival."""
     attempts = _read_attempts(connection, {(event.get_source(), event.get_id()) for _, _, event in rows})
     entries = [
-        Entry(seq, _to_time(arrived), event, tuple(attempts.get((event.get_source(), event.get_id()), ())))
+        Entry(seq, _convert_stored_time(arrived), event, tuple(attempts.get((event.get_source(), event.get_id()), ())))
         for seq, arrived, event in rows
     ]
     # Concurrent writes may be numbered out of order.
@@ -245,11 +245,11 @@ def _read_attempts(connection: Connection, keys: Iterable[tuple[str, str]]) -> M
 
 def _parse_attempt_row(row: Any) -> Attempt:
     replies = tuple(json.loads(row.replies))
-    at = _to_time(row.at)
+    at = _convert_stored_time(row.at)
     return Attempt(row.source, row.event, row.function, at, row.seconds, row.status, replies, row.error, row.replay)
 
 
-def _to_time(seconds: float) -> datetime:
+def _convert_stored_time(seconds: float) -> datetime:
     """Convert a stored time, limited to the range of valid times.
 
     Old releases stored unchecked times. One invalid time must not make the other rows unreadable.

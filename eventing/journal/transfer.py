@@ -75,18 +75,18 @@ def import_file(journal: Journal, file: BinaryIO) -> int:
     transaction then writes several lines, so that `record` does not wait until the whole file is written. If a
     `JournalError` interrupts the import, the import can be repeated. Empty lines are skipped.
     """
-    for number, line in _number_lines(file):
+    for number, line in _enumerate_nonempty_lines(file):
         _parse_numbered_line(number, line)
     file.seek(0)
     count = 0
-    for batch in split_into_batches((numbered, len(numbered[1])) for numbered in _number_lines(file)):
+    for batch in split_into_batches((numbered, len(numbered[1])) for numbered in _enumerate_nonempty_lines(file)):
         parsed_lines = [_parse_numbered_line(*numbered) for numbered in batch]
         count += journal.write_events(parsed for parsed in parsed_lines if isinstance(parsed, tuple))
         journal.write_attempts(attempt for parsed in parsed_lines if isinstance(parsed, list) for attempt in parsed)
     return count
 
 
-def _number_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+def _enumerate_nonempty_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     """Return the nonempty lines with their numbers."""
     return ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
 

@@ -76,32 +76,32 @@ def decode_entry(data: Mapping[str, Any]) -> Entry:
     return Entry(data["seq"], parse_time(data["arrived"]), event, tuple(parse_attempt_list(data["attempts"])))
 
 
-def _check_type(name: str, value: object, expected_type: type) -> Any:
+def _require_type(name: str, value: object, expected_type: type) -> Any:
     if type(value) is not expected_type:  # not isinstance, because a bool is an int
         raise ValueError(f"{name} is not of type {expected_type.__name__}")
     return value
 
 
-def _check_number(name: str, value: object) -> int:
-    number: int = _check_type(name, value, int)
+def _require_nonnegative_integer(name: str, value: object) -> int:
+    number: int = _require_type(name, value, int)
     if number < 0:
         raise ValueError(f"{name} is negative")
     return number
 
 
 def _decode_list(name: str, value: object, item_type: type) -> tuple[Any, ...]:
-    return tuple(_check_type(name, item, item_type) for item in _check_type(name, value, list))
+    return tuple(_require_type(name, item, item_type) for item in _require_type(name, value, list))
 
 
 def _build_decoder(default: object) -> Callable[[str, object], Any]:
     """Return the function that decodes a query field with this default value."""
     if default is None:
-        return lambda name, value: parse_time(_check_type(name, value, str))
+        return lambda name, value: parse_time(_require_type(name, value, str))
     if isinstance(default, tuple):
         return lambda name, value: _decode_list(name, value, str)
     if type(default) is int:
-        return _check_number
-    return lambda name, value: _check_type(name, value, type(default))
+        return _require_nonnegative_integer
+    return lambda name, value: _require_type(name, value, type(default))
 
 
 DECODERS: Mapping[str, Callable[[str, object], Any]] = {

@@ -75,7 +75,7 @@ async def serve(options: Options) -> None:
 
 
 @contextmanager
-def _report_errors() -> Iterator[None]:
+def _report_user_errors() -> Iterator[None]:
     """Convert errors that the user can fix to a one-line message and exit status 1."""
     try:
         yield
@@ -155,7 +155,7 @@ def _parse_url(context: click.Context, option: click.Parameter, value: str) -> s
 def main(paths: tuple[Path, ...], functions_url: str, database: Path, listen: tuple[str, int]) -> None:
     """Deliver events according to the Triggers and sources in the manifests, without Knative."""
     logs.configure()
-    with _report_errors():
+    with _report_user_errors():
         documents = manifests.read_documents(paths)
         event_sources = parse_sources(documents, os.environ.get("PODSOURCE_KUBECONFIG"))
         options = Options(manifests.parse_triggers(documents, functions_url), event_sources, database, *listen)

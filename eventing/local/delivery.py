@@ -128,7 +128,7 @@ class Delivery:
 
     def accept(self, event: Envelope) -> None:
         """Store an event and enqueue its deliveries; after the call returns, a crash does not lose the event."""
-        self._enqueue_accepted(event, self._outbox.accept(event, self._match_triggers(event)))
+        self._enqueue_accepted(event, self._outbox.accept(event, self._list_matching_triggers(event)))
 
     def resume(self) -> None:
         """Enqueue the deliveries that an earlier process left pending; drop those whose Trigger no longer exists."""
@@ -160,7 +160,7 @@ class Delivery:
         while self._in_flight and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
 
-    def _match_triggers(self, event: Envelope) -> list[str]:
+    def _list_matching_triggers(self, event: Envelope) -> list[str]:
         return [trigger.name for trigger in self._triggers.values() if trigger.matches(event.get_attribute)]
 
     def _enqueue_accepted(self, event: Envelope, deliveries: list[PendingDelivery]) -> None:
@@ -214,7 +214,7 @@ class Delivery:
         self._handle_failure(pending, trigger, event, outcome)
 
     def _acknowledge(self, pending: PendingDelivery, reply: Envelope | None) -> None:
-        deliveries = self._outbox.acknowledge(pending, reply, self._match_triggers(reply) if reply else ())
+        deliveries = self._outbox.acknowledge(pending, reply, self._list_matching_triggers(reply) if reply else ())
         if reply:
             self._enqueue_accepted(reply, deliveries)
 

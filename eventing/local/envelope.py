@@ -186,7 +186,7 @@ async def _send_request(
         async with session.post(
             url, data=envelope.body, headers=headers, timeout=client_timeout, allow_redirects=False
         ) as response:
-            return _build_result(response.status, response.headers, await response.read())
+            return _classify_response(response.status, response.headers, await response.read())
     except asyncio.TimeoutError:
         return PostResult(NO_RESPONSE_STATUS, body=f"no response within {timeout_seconds:g} s".encode())
     except (aiohttp.ClientError, OSError) as error:
@@ -197,7 +197,7 @@ async def _send_request(
         )
 
 
-def _build_result(status: int, headers: Mapping[str, str], body: bytes) -> PostResult:
+def _classify_response(status: int, headers: Mapping[str, str], body: bytes) -> PostResult:
     is_event = any(name.lower().startswith("ce-") for name in headers)
     accepted = 200 <= status < 300
     if not accepted or (not body and not is_event):

@@ -90,15 +90,15 @@ class Outbox:
     def accept(self, envelope: Envelope, triggers: Sequence[str]) -> list[PendingDelivery]:
         """Store an event with a pending delivery for each Trigger; store nothing if there are no Triggers."""
         with self._transaction():
-            return self._insert(envelope, triggers)
+            return self._insert_deliveries(envelope, triggers)
 
     def acknowledge(
         self, pending: PendingDelivery, reply: Envelope | None = None, triggers: Sequence[str] = ()
     ) -> list[PendingDelivery]:
         """Remove a completed delivery, and store its reply if there is one, in one transaction."""
         with self._transaction():
-            self._remove(pending)
-            return self._insert(reply, triggers) if reply else []
+            self._remove_delivery(pending)
+            return self._insert_deliveries(reply, triggers) if reply else []
 
     def mark_dead_letter(self, pending: PendingDelivery, failure: Failure) -> PendingDelivery:
         """Record that a delivery failed permanently, so that the event must be delivered to the dead letter sink."""
@@ -126,9 +126,9 @@ class Outbox:
         """Remove these pending deliveries, because their Trigger no longer exists."""
         with self._transaction():
             for delivery in deliveries:
-                self._remove(delivery)
+                self._remove_delivery(delivery)
 
-    def _insert(self, envelope: Envelope, triggers: Sequence[str]) -> list[PendingDelivery]:
+    def _insert_deliveries(self, envelope: Envelope, triggers: Sequence[str]) -> list[PendingDelivery]:
         if not triggers:
             return []
         row = (json.dumps(dict(envelope.headers)), envelope.body)
@@ -140,7 +140,7 @@ class Outbox:
         )
         return [PendingDelivery(sequence, envelope.ordering_key, trigger) for trigger in triggers]
 
-    def _remove(self, delivery: PendingDelivery) -> None:
+    def _remove_delivery(self, delivery: PendingDelivery) -> None:
         self._database.execute(
             "DELETE FROM delivery WHERE event = ? AND trigger = ?", (delivery.sequence, delivery.trigger)
         )

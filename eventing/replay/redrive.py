@@ -62,16 +62,18 @@ def _parse_last_segment(url: str) -> str:
 
 def awaits_redrive(dead_letter: Entry) -> bool:
     """Return whether the dead letter has been neither redriven successfully nor discarded."""
-    return not any(attempt.replay.startswith(REDRIVE_PREFIX) for attempt in _iter_accepted(dead_letter))
+    return not any(attempt.replay.startswith(REDRIVE_PREFIX) for attempt in _iter_accepted_attempts(dead_letter))
 
 
 def find_discard(dead_letter: Entry) -> Attempt | None:
     """Return the attempt that records who discarded the dead letter, None if no user has discarded it."""
-    discards = (attempt for attempt in _iter_accepted(dead_letter) if attempt.replay.startswith(DISCARD_PREFIX))
+    discards = (
+        attempt for attempt in _iter_accepted_attempts(dead_letter) if attempt.replay.startswith(DISCARD_PREFIX)
+    )
     return next(discards, None)
 
 
-def _iter_accepted(dead_letter: Entry) -> Iterator[Attempt]:
+def _iter_accepted_attempts(dead_letter: Entry) -> Iterator[Attempt]:
     """Yield the successful attempts by the dead letter's function, or by its destination if that names no function."""
     destination = dead_letter.dead_letter.destination if dead_letter.dead_letter else ""
     names = (find_failed_function(dead_letter), destination)

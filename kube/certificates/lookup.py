@@ -89,7 +89,7 @@ async def read_snapshot(api: Api, namespace: str, targets: Collection[Object] | 
     """Read a namespace's certificates; `targets` are the cluster's CA injection targets, None if unknown."""
     lists = (objects.build_secrets_path(namespace), objects.build_configmaps_path(namespace))
     secrets, configmaps = await gather_all(*(list_all(api, path, label_selector=COMPONENT_LABEL) for path in lists))
-    notices = {get_name(secret): notice for secret in secrets.items if (notice := _build_not_renewed_notice(secret))}
+    notices = {get_name(secret): notice for secret in secrets.items if (notice := _build_not_renewed_event(secret))}
     own_secrets = [secret for secret in secrets.items if get_name(secret) not in notices]
     component_names = {objects.get_component_name(item) for item in [*own_secrets, *configmaps.items]}
     states = [
@@ -145,7 +145,7 @@ async def _select_summaries_without_secret(
     return tuple(summary for summary, secret in zip(summaries, secrets, strict=True) if secret is None)
 
 
-def _build_not_renewed_notice(secret: Object) -> EventNotice | None:
+def _build_not_renewed_event(secret: Object) -> EventNotice | None:
     name, component_name = get_name(secret), objects.get_component_name(secret)
     namespace, target = secret["metadata"]["namespace"], ("Secret", name)
     if component_name not in COMPONENTS:

@@ -23,8 +23,8 @@ class ApiResource:
 
     def build_path(self, namespace: str = "") -> str:
         """Return the path of the collection, limited to `namespace` if that is set and the kind is namespaced."""
-        namespace_path = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
-        return f"{build_group_path(self.api_version)}{namespace_path}/{self.plural}"
+        namespace_segment = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        return f"{build_group_path(self.api_version)}{namespace_segment}/{self.plural}"
 
 
 def build_group_path(api_version: str) -> str:

@@ -267,7 +267,7 @@ class _ObjectCache:
             self._objects.pop(_get_uid(changed_object), None)
             yield Change("DELETED", self._transform(changed_object))
         elif event_type in ("ADDED", "MODIFIED"):
-            yield self._store(self._transform(changed_object))
+            yield self._store_object(self._transform(changed_object))
 
     def diff_list(self, list_result: ListResult) -> Iterator[Change]:
         """Yield the differences between the objects yielded so far and a new list.
@@ -276,17 +276,17 @@ class _ObjectCache:
         """
         listed_uids = {_get_uid(item) for item in list_result.items}
         for uid in [uid for uid in self._objects if uid not in listed_uids]:
-            deleted = _unpack(self._objects.pop(uid)[1])
+            deleted = _decompress_object(self._objects.pop(uid)[1])
             deleted["metadata"]["resourceVersion"] = list_result.resource_version
             yield Change("DELETED", deleted)
         for item in list_result.items:
             cached = self._objects.get(_get_uid(item))
             if cached is None or cached[0] != _get_resource_version(item):
-                yield self._store(item)
+                yield self._store_object(item)
 
-    def _store(self, obj: Object) -> Change:
+    def _store_object(self, obj: Object) -> Change:
         change_type: ChangeType = "MODIFIED" if _get_uid(obj) in self._objects else "ADDED"
-        self._objects[_get_uid(obj)] = (_get_resource_version(obj), _pack(obj))
+        self._objects[_get_uid(obj)] = (_get_resource_version(obj), _compress_object(obj))
         return Change(change_type, obj)
 
 
@@ -298,11 +298,11 @@ def _get_resource_version(obj: Object) -> str:
     return str(obj["metadata"]["resourceVersion"])
 
 
-def _pack(obj: Object) -> bytes:
+def _compress_object(obj: Object) -> bytes:
     """Compress an object to a tenth of the dict's size, because a stream may store thousands of pods."""
     return zlib.compress(msgspec.json.encode(obj), level=1)
 
 
-def _unpack(packed: bytes) -> Object:
+def _decompress_object(packed: bytes) -> Object:
     obj: Object = msgspec.json.decode(zlib.decompress(packed))
     return obj

@@ -97,7 +97,7 @@ def parse_capabilities(configmaps: Iterable[Object]) -> CapabilityInput:
             problems += entry_problems
             for node in entry.nodes:
                 entries_by_node.setdefault(node, []).append(entry)
-    problems += _find_shared_nodes(entries_by_node)
+    problems += _find_nodes_in_several_entries(entries_by_node)
     return CapabilityInput(
         {node: entries[0].capability if len(entries) == 1 else None for node, entries in entries_by_node.items()},
         is_complete,
@@ -168,7 +168,7 @@ def _decode_entry(value: str, field: str) -> dict[str, Any]:
     return fields
 
 
-def _find_shared_nodes(entries_by_node: Mapping[str, list[_Entry]]) -> Iterator[Problem]:
+def _find_nodes_in_several_entries(entries_by_node: Mapping[str, list[_Entry]]) -> Iterator[Problem]:
     """Yield one problem for each set of entries that name the same nodes."""
     nodes_by_places: dict[tuple[str, ...], list[str]] = {}
     for node, entries in sorted(entries_by_node.items()):

@@ -172,11 +172,11 @@ class _PlanExecutor:
         started, key = time.monotonic(), format_budget_key(budget) if budget else ""
         granted = [build_object_reference(pod) for pod in pods if self.tracker.was_granted_after_list(pod)]
         pending = [pod for pod in pods if not self.tracker.was_granted_after_list(pod)]
-        sent, deferred = await self._send(pending, key, options)
+        sent, deferred = await self._send_evictions(pending, key, options)
         if sent:
             seconds = min(RESPONSE_WAIT_SECONDS, self.response_deadline - time.monotonic())
             await asyncio.wait({eviction.task for eviction in sent}, timeout=max(0.0, seconds))
-        outcome = sum(map(self._collect, sent), EvictionOutcome(in_flight=granted))
+        outcome = sum(map(self._collect_outcome, sent), EvictionOutcome(in_flight=granted))
         if budget and any(item.reason == BUDGET_REASON for item in outcome.blocked):
             return outcome + EvictionOutcome(blocked=[build_blocked_by_budget(budget, pod) for pod in deferred])
         has_sent_new = any(eviction.sent_at >= started for eviction in sent)
@@ -184,7 +184,7 @@ class _PlanExecutor:
             return outcome
         return outcome + EvictionOutcome(deferred=deferred)
 
-    async def _send(
+    async def _send_evictions(
         self, pods: Sequence[Pod], budget_key: str, options: DrainOptions
     ) -> tuple[list[InFlightEviction], list[Pod]]:
         """Return the evictions in flight, including new ones, and the pods whose eviction could not be sent.
@@ -204,7 +204,7 @@ class _PlanExecutor:
             sent.append(eviction)
         return sent, [*remaining]
 
-    def _collect(self, eviction: InFlightEviction) -> EvictionOutcome:
+    def _collect_outcome(self, eviction: InFlightEviction) -> EvictionOutcome:
         """Return the outcome for one pod; an eviction without a response counts as blocked only after some seconds."""
         pod, outcome = eviction.pod_reference, eviction.outcome
         if outcome is None:

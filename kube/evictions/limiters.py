@@ -64,10 +64,10 @@ class FairLimiter:
         await asyncio.wait({future}, timeout=max(0.0, deadline - time.monotonic()))
         if future.done():
             return True
-        self._remove(node_name, future)
+        self._remove_waiter(node_name, future)
         return False
 
-    def _remove(self, node_name: str, future: asyncio.Future[None]) -> None:
+    def _remove_waiter(self, node_name: str, future: asyncio.Future[None]) -> None:
         """Remove a task that has timed out; otherwise it would get a permit in its node's place in the rotation."""
         futures = self._waiters[node_name]
         futures.remove(future)

@@ -92,10 +92,10 @@ def group_blocked_pods(blocked_pods: Iterable[BlockedPodEntry], maintenance_name
         budget, message = str(pod.get("budget") or ""), str(pod.get("message") or "")
         cause = (pod["namespace"] if budget else "", pod["reason"], budget, "" if budget else message)
         by_cause.setdefault(cause, []).append(pod)
-    return [_build_group(pods, maintenance_name) for pods in sorted(by_cause.values(), key=len, reverse=True)]
+    return [_build_blocked_group(pods, maintenance_name) for pods in sorted(by_cause.values(), key=len, reverse=True)]
 
 
-def _build_group(pods: Sequence[BlockedPodEntry], maintenance_name: str) -> BlockedGroup:
+def _build_blocked_group(pods: Sequence[BlockedPodEntry], maintenance_name: str) -> BlockedGroup:
     first = pods[0]
     retry_times = [time for pod in pods if (time := parse_time_or_none(pod.get("retryAfter")))]
     return BlockedGroup(
@@ -118,12 +118,12 @@ def suggest_remedies(pods: Sequence[BlockedPodEntry], maintenance_name: str = ""
     """
     reason = pods[0]["reason"]
     if reason in OPTION_CHANGES:
-        return _suggest_option(*OPTION_CHANGES[reason], maintenance_name)
+        return _suggest_drain_option(*OPTION_CHANGES[reason], maintenance_name)
     suggest = REMEDIES_BY_REASON.get(reason)
     return suggest(pods) if suggest else ()
 
 
-def _suggest_option(field: str, value: bool | None, maintenance_name: str) -> tuple[Remedy, ...]:
+def _suggest_drain_option(field: str, value: bool | None, maintenance_name: str) -> tuple[Remedy, ...]:
     """Return the change of `spec.drain` that unblocks the pods; empty if `maintenance_name` is ""."""
     text = f"{'omit' if value is None else 'set'} spec.drain.{field}"
     patch = _format_patch({"spec": {"drain": {field: value}}})

@@ -89,9 +89,9 @@ def classify_for_drain(
 
 def get_exclusion_reason(pod: Pod, options: DrainOptions, now: datetime) -> str:
     """Return the reason why the drain does not cover the pod, "" if it does."""
-    if not _is_selected(options, pod):
+    if not _matches_pod_selector(options, pod):
         return UNSELECTED_MESSAGE
-    return SKIPPED_MESSAGE if _is_skipped(pod, options, now) else ""
+    return SKIPPED_MESSAGE if _is_deletion_overdue(pod, options, now) else ""
 
 
 def explain_ignored_pods(
@@ -107,7 +107,7 @@ def explain_ignored_pods(
     return list(zip(ignored, reasons, strict=True))
 
 
-def _is_selected(options: DrainOptions, pod: Pod) -> bool:
+def _matches_pod_selector(options: DrainOptions, pod: Pod) -> bool:
     selector, _ = _parse_pod_selector(options.pod_selector)
     return matches(selector, pod["metadata"].get("labels") or {})
 
@@ -125,7 +125,7 @@ def _parse_pod_selector(query: str) -> tuple[Mapping[str, Any], str]:
         return {}, f"spec.drain.podSelector cannot be read: {error}; correct the selector, or omit the field"
 
 
-def _is_skipped(pod: Pod, options: DrainOptions, now: datetime) -> bool:
+def _is_deletion_overdue(pod: Pod, options: DrainOptions, now: datetime) -> bool:
     """Return whether the pod's deletion is overdue by more than `skip_wait_seconds`.
 
     As in kubectl, the time is rounded down to whole seconds.

@@ -87,7 +87,9 @@ def parse_duration(value: object) -> timedelta:
     match = DURATION_PATTERN.fullmatch(value) if isinstance(value, str) else None
     hours, minutes, seconds = (int(number or 0) for number in match.groups()) if match else (0, 0, 0)
     if not (hours or minutes or seconds):
-        raise ValueError(f"{_quote(value)} is not a positive duration: write hours, minutes and seconds, as in 1h30m")
+        raise ValueError(
+            f"{_quote_value(value)} is not a positive duration: write hours, minutes and seconds, as in 1h30m"
+        )
     return timedelta(hours=hours, minutes=minutes, seconds=seconds)
 
 
@@ -100,7 +102,7 @@ def parse_drain_schedule(maintenance: Maintenance) -> DrainSchedule:
     if not isinstance(drain, dict):
         return DrainSchedule()
     try:
-        return DrainSchedule(_parse_deadline(drain), tuple(_parse_steps(drain)))
+        return DrainSchedule(_parse_deadline(drain), tuple(_parse_escalation_steps(drain)))
     except ValueError as error:
         return DrainSchedule(error=str(error))
 
@@ -110,12 +112,12 @@ def _parse_deadline(drain: Mapping[str, Any]) -> timedelta | None:
     return None if deadline is None else _parse_duration_field("spec.drain.deadline", deadline)
 
 
-def _parse_steps(drain: Mapping[str, Any]) -> list[EscalationStep]:
+def _parse_escalation_steps(drain: Mapping[str, Any]) -> list[EscalationStep]:
     """Parse the escalation steps, which must be in ascending order of time and of action."""
     items = drain.get("escalation")
     if not isinstance(items, list | None):
         raise ValueError("spec.drain.escalation is not a list: write steps, as in {after: 30m, action: Delete}")
-    steps = [_parse_step(f"spec.drain.escalation[{index}]", item) for index, item in enumerate(items or [])]
+    steps = [_parse_escalation_step(f"spec.drain.escalation[{index}]", item) for index, item in enumerate(items or [])]
     for index, (before, step) in enumerate(pairwise(steps), start=1):
         name = f"spec.drain.escalation[{index}]"
         if ACTIONS.index(step.action) <= ACTIONS.index(before.action):
@@ -125,12 +127,12 @@ def _parse_steps(drain: Mapping[str, Any]) -> list[EscalationStep]:
     return steps
 
 
-def _parse_step(name: str, item: object) -> EscalationStep:
+def _parse_escalation_step(name: str, item: object) -> EscalationStep:
     if not isinstance(item, dict):
         raise ValueError(f"{name} is not an object: write a step, as in {{after: 30m, action: Delete}}")
     action, after = item.get("action"), item.get("after")
     if action not in ACTIONS:
-        raise ValueError(f"{name}.action {_quote(action)} is unknown: use {', '.join(ACTIONS)}")
+        raise ValueError(f"{name}.action {_quote_value(action)} is unknown: use {', '.join(ACTIONS)}")
     return EscalationStep(action, str(after), _parse_duration_field(f"{name}.after", after))
 
 
@@ -141,7 +143,7 @@ def _parse_duration_field(name: str, value: object) -> timedelta:
         raise ValueError(f"{name} {error}") from None
 
 
-def _quote(value: object) -> str:
+def _quote_value(value: object) -> str:
     return f'"{truncate(str(value), MAX_VALUE_CHARACTERS)}"'
 
 

@@ -42,7 +42,7 @@ def build_node_notice(
 ) -> EventNotice:
     """Build the content of an Event about a node; the default message is that of the reason in `EVENT_MESSAGES`."""
     regarding = {"apiVersion": "v1", "kind": "Node", "name": node_name}
-    return _build_notice(regarding, reason, message or EVENT_MESSAGES[reason], maintenance, event_type)
+    return _build_counted_event(regarding, reason, message or EVENT_MESSAGES[reason], maintenance, event_type)
 
 
 def build_progress_notices(reason: str, maintenance: Maintenance, detail: str = "") -> list[EventNotice]:
@@ -55,7 +55,7 @@ def build_progress_notices(reason: str, maintenance: Maintenance, detail: str = 
     event_type = WARNING_TYPE if reason in WARNING_REASONS else NORMAL_TYPE
     regarding = {"apiVersion": maintenance["apiVersion"], "kind": "NodeMaintenance"}
     regarding |= {key: metadata[key] for key in ("name", "uid")}
-    notices = [_build_notice(regarding, reason, message, maintenance, event_type)]
+    notices = [_build_counted_event(regarding, reason, message, maintenance, event_type)]
     if node_name:
         notices.append(build_node_notice(node_name, reason, maintenance, message, event_type=event_type))
     return notices
@@ -68,7 +68,7 @@ def build_step_notices(maintenance: Maintenance, step: EscalationStep) -> list[E
     return [replace(notice, series=f"{notice.series}/{step.action}/{step.after}") for notice in notices]
 
 
-def _build_notice(
+def _build_counted_event(
     regarding: dict[str, str], reason: str, message: str, maintenance: Maintenance, event_type: str
 ) -> EventNotice:
     """Build the content of an Event; repeating it for the same maintenance increments the count of one Event."""

@@ -109,7 +109,7 @@ def _build_status(maintenance: Maintenance, snapshot: NodeSnapshot, status_input
             if status_input.is_restore_error
             else {}
         )
-    if has_lost_lease(maintenance) or _is_outdated(maintenance, status_input):
+    if has_lost_lease(maintenance) or _is_input_outdated(maintenance, status_input):
         return {}
     if status_input.lease_error_count and status_input.lease_error_count > MAX_LEASE_ERRORS:
         return _build_lease_lost_status(maintenance, status_input.lease_error_count, now)
@@ -129,7 +129,7 @@ def is_restore_failure_reported(maintenance: Maintenance) -> bool:
     return get_last_error(maintenance).startswith(UNRESTORED_PREFIX)
 
 
-def _is_outdated(maintenance: Maintenance, status_input: StatusInput) -> bool:
+def _is_input_outdated(maintenance: Maintenance, status_input: StatusInput) -> bool:
     """Return whether the event is older than the maintenance's status.
 
     An event is outdated if it reports that the maintenance could not begin, but the maintenance has begun. It is also
@@ -179,13 +179,13 @@ def _build_begun_status(
     blocked = build_blocked_pods(current_blocked, reported, pending, now, is_node_unreachable=snapshot.is_unreachable)
     is_drained = not pending and (status_input.is_drained or previous.get("phase") == SUCCEEDED)
     lists = _build_pod_lists(pending, blocked)
-    errors = _build_errors(maintenance, snapshot, status_input, blocked, is_drained=is_drained)
+    errors = _build_error_fields(maintenance, snapshot, status_input, blocked, is_drained=is_drained)
     due_step = status_input.due_step if pending and snapshot.is_cordoned_and_tainted else None
-    schedule = _build_schedule(maintenance, due_step, now, is_drained=is_drained)
+    schedule = _build_schedule_fields(maintenance, due_step, now, is_drained=is_drained)
     facts = {**lists, **errors, **schedule}
     return {
         "phase": SUCCEEDED if is_drained else RUNNING,
-        **_build_progress(maintenance, len(pending), is_drained=is_drained),
+        **_build_progress_fields(maintenance, len(pending), is_drained=is_drained),
         **facts,
         "conditions": [
             _build_cordoned_condition(maintenance, snapshot, now),
@@ -194,7 +194,7 @@ def _build_begun_status(
     }
 
 
-def _build_schedule(
+def _build_schedule_fields(
     maintenance: Maintenance, reported_step: Mapping[str, object] | None, now: datetime, *, is_drained: bool
 ) -> Object:
     """Return the status fields for the drain's start time and current escalation step, which ends with the drain.
@@ -209,7 +209,7 @@ def _build_schedule(
     return {"startTime": format_time(start) if start else None, "escalation": None if is_drained else step}
 
 
-def _build_progress(maintenance: Maintenance, pending_count: int, *, is_drained: bool) -> Object:
+def _build_progress_fields(maintenance: Maintenance, pending_count: int, *, is_drained: bool) -> Object:
     """Return the status fields for the pod counts from the start of the maintenance, and for the progress."""
     counts = parse_annotated_counts(maintenance) or {}
     previous_percent = _parse_progress(get_status(maintenance))
@@ -233,7 +233,7 @@ def _build_pod_lists(pending: list[Pod], blocked: list[Object]) -> Object:
     }
 
 
-def _build_errors(
+def _build_error_fields(
     maintenance: Maintenance,
     snapshot: NodeSnapshot,
     status_input: StatusInput,

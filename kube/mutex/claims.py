@@ -56,20 +56,20 @@ def list_runs_ahead(run: Resource, runs: Iterable[Resource]) -> list[str]:
     return [
         format_full_name(other)
         for other in _select_other_active_runs(run, runs)
-        if _has_turn(other) or _build_start_time_key(other) < _build_start_time_key(run)
+        if _may_upgrade_nodes(other) or _build_start_time_key(other) < _build_start_time_key(run)
     ]
 
 
 def list_runs_with_turn(run: Resource, runs: Iterable[Resource]) -> list[str]:
     """Return the names of the other active runs that may upgrade nodes now (`turnAt` in their record)."""
-    return [format_full_name(other) for other in _select_other_active_runs(run, runs) if _has_turn(other)]
+    return [format_full_name(other) for other in _select_other_active_runs(run, runs) if _may_upgrade_nodes(other)]
 
 
 def _select_other_active_runs(run: Resource, runs: Iterable[Resource]) -> list[Resource]:
     return [other for other in runs if is_active(other) and other["metadata"]["uid"] != run["metadata"]["uid"]]
 
 
-def _has_turn(run: Resource) -> bool:
+def _may_upgrade_nodes(run: Resource) -> bool:
     return bool(get_record(run).get("turnAt"))
 
 

@@ -144,7 +144,7 @@ def _build_changed_conditions(
     current: Mapping[str, Mapping[str, Any]], maintenance: Maintenance, node: Node, now: datetime
 ) -> list[Object]:
     """Return the conditions whose status, reason or message differs from the node's current condition."""
-    message, changed = _build_message(maintenance), []
+    message, changed = _build_condition_message(maintenance), []
     for condition_type, observation in CONDITIONS_BY_STATE[classify_node(maintenance, node)].items():
         fields = {
             "status": "True" if observation.is_true else "False",
@@ -153,17 +153,17 @@ def _build_changed_conditions(
         }
         before = current.get(condition_type, {})
         if any(before.get(name) != value for name, value in fields.items()):
-            changed.append({"type": condition_type, **fields, **_build_times(before, fields["status"], now)})
+            changed.append({"type": condition_type, **fields, **_build_condition_times(before, fields["status"], now)})
     return changed
 
 
-def _build_times(before: Mapping[str, Any], status: str, now: datetime) -> Object:
+def _build_condition_times(before: Mapping[str, Any], status: str, now: datetime) -> Object:
     """Return the times of a changed condition; the transition time changes only if the status changes."""
     transition_time = before.get("lastTransitionTime") if before.get("status") == status else None
     return {"lastHeartbeatTime": format_time(now), "lastTransitionTime": transition_time or format_time(now)}
 
 
-def _build_message(maintenance: Maintenance) -> str:
+def _build_condition_message(maintenance: Maintenance) -> str:
     """Return the message of all conditions, which contains the name and the reason of the maintenance."""
     reason = truncate(str(m.get_spec(maintenance).get("reason") or ""), MAX_REASON_CHARACTERS)
     name = f'NodeMaintenance "{maintenance["metadata"]["name"]}"'

@@ -211,13 +211,13 @@ def describe_blockage(blockage: Blockage, now: datetime) -> str:
     remedies = "; ".join(map(str, group.remedies))
     sentences = (
         f'{pods} cannot leave node "{node}", which is being drained: {cause}',
-        _describe_schedule(blockage, now),
+        _describe_deadline_and_next_step(blockage, now),
         f"What unblocks the drain: {remedies}" if remedies else "",
     )
     return ". ".join(filter(None, sentences))
 
 
-def _describe_schedule(blockage: Blockage, now: datetime) -> str:
+def _describe_deadline_and_next_step(blockage: Blockage, now: datetime) -> str:
     """Return the drain's deadline, and what the next escalation step does with the pods; "" if there is neither."""
     parts = []
     if deadline := compute_deadline(blockage.maintenance, get_start_time(blockage.maintenance)):

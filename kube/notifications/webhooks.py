@@ -160,20 +160,20 @@ def find_notifications(
     found = []
     for record in log.list_open():
         if record.uid == uid and record.key in current:
-            found.append(_build_blocked(current[record.key], record, now))
+            found.append(_build_blocked_notification(current[record.key], record, now))
     for record in log.select(UNBLOCKED_REASON, uid):
-        if log.is_sent(_build_id(uid, BLOCKED_REASON, record.key, record.since)):
-            found.append(_build_unblocked(maintenance, record))
+        if log.is_sent(_build_notification_id(uid, BLOCKED_REASON, record.key, record.since)):
+            found.append(_build_unblocked_notification(maintenance, record))
     if is_recently_ended(maintenance, now):
-        found.append(_build_ended(maintenance))
+        found.append(_build_drain_end_notification(maintenance))
     return [item for item in found if not log.is_sent(item.id)]
 
 
-def _build_id(*parts: str) -> str:
+def _build_notification_id(*parts: str) -> str:
     return f"msg_{hashlib.sha256('|'.join(parts).encode(errors='backslashreplace')).hexdigest()[:32]}"
 
 
-def _build_blocked(blockage: Blockage, record: AnnouncementRecord, now: datetime) -> Notification:
+def _build_blocked_notification(blockage: Blockage, record: AnnouncementRecord, now: datetime) -> Notification:
     group = blockage.group
     data = {
         "reason": group.reason,
@@ -185,25 +185,28 @@ def _build_blocked(blockage: Blockage, record: AnnouncementRecord, now: datetime
         "remedies": [remedy._asdict() for remedy in group.advice],
     }
     return _build_notification(
-        _build_id(record.uid, BLOCKED_REASON, record.key, record.since), BLOCKED_TYPE, blockage.maintenance, data
+        _build_notification_id(record.uid, BLOCKED_REASON, record.key, record.since),
+        BLOCKED_TYPE,
+        blockage.maintenance,
+        data,
     )
 
 
-def _build_unblocked(maintenance: Maintenance, record: AnnouncementRecord) -> Notification:
+def _build_unblocked_notification(maintenance: Maintenance, record: AnnouncementRecord) -> Notification:
     reason, _, budget = record.key.partition(" ")
     data = {"reason": reason, "budget": budget, "since": record.since, "message": describe_end(record)}
-    notification_id = _build_id(record.uid, UNBLOCKED_REASON, record.key, record.since)
+    notification_id = _build_notification_id(record.uid, UNBLOCKED_REASON, record.key, record.since)
     return _build_notification(notification_id, UNBLOCKED_TYPE, maintenance, data)
 
 
-def _build_ended(maintenance: Maintenance) -> Notification:
+def _build_drain_end_notification(maintenance: Maintenance) -> Notification:
     phase, condition = get_phase(maintenance), get_condition(maintenance, "Drained")
     since = str(condition.get("lastTransitionTime") or "")
     message = get_last_error(maintenance) or str(condition.get("message") or "")
     data = {"since": since, "message": message}
     # A rejected maintenance that starts later and then loses its Lease fails twice, with one transition of Drained.
     failure = ("Lease",) if has_lost_lease(maintenance) else ()
-    notification_id = _build_id(maintenance["metadata"]["uid"], phase, since, *failure)
+    notification_id = _build_notification_id(maintenance["metadata"]["uid"], phase, since, *failure)
     return _build_notification(notification_id, ENDED_TYPES[phase], maintenance, data)
 
 

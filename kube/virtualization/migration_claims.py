@@ -151,9 +151,12 @@ def build_lease_patch(
 def _build_annotations(
     claims: Mapping[str, MigrationClaim], refusals: Mapping[str, MigrationRefusal]
 ) -> dict[str, str]:
-    return {CLAIMS_ANNOTATION: _format_items(claims), REFUSALS_ANNOTATION: _format_items(refusals)}
+    return {
+        CLAIMS_ANNOTATION: _format_claims_or_refusals(claims),
+        REFUSALS_ANNOTATION: _format_claims_or_refusals(refusals),
+    }
 
 
-def _format_items(items: Mapping[str, MigrationClaim | MigrationRefusal]) -> str:
+def _format_claims_or_refusals(items: Mapping[str, MigrationClaim | MigrationRefusal]) -> str:
     named = sorted(items.items())
     return json.dumps({name: {**item._asdict(), "until": format_micro_time(item.until)} for name, item in named})
