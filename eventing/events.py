@@ -210,7 +210,7 @@ class ObjectReference:
 
     @classmethod
     def from_object(cls, obj: Mapping[str, Any]) -> ObjectReference:
-        """Build the reference to an API object."""
+        """Build the reference to an API object for event data."""
         metadata, kind = obj["metadata"], obj.get("kind", "NodeMaintenance")
         return cls(obj["apiVersion"], metadata["name"], metadata["uid"], metadata.get("namespace", ""), kind)
 

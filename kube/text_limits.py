@@ -11,7 +11,7 @@ SUFFIX_CHARACTERS = len("… (123456789 more characters)")
 
 
 def format_count(count: int, noun: str) -> str:
-    """Return the number with its noun, such as `1 pod` or `2 pods`; `noun` has a regular plural."""
+    """Format a number with its noun, such as `1 pod` or `2 pods`; the noun must have a regular plural."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 

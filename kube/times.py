@@ -6,7 +6,7 @@ import re
 from datetime import datetime, timezone
 
 TIME_FORMAT, MICRO_TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S.%fZ"
-"""The formats of the Kubernetes types Time and MicroTime."""
+"""Formats of the Kubernetes API types Time and MicroTime."""
 RFC_3339_PATTERN = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(?:[.,]\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 

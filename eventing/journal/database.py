@@ -89,7 +89,7 @@ class Database:
                 raise
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections to the database."""
         self._engine.dispose()
 
     def _open(self) -> None:

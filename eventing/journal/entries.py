@@ -241,7 +241,7 @@ def get_object_identity(event: BaseCloudEvent) -> tuple[str, str]:
 
 
 def get_object_kind(event: BaseCloudEvent) -> str:
-    """Return the kind of the object that `get_object_identity` identifies, "" if there is none."""
+    """Return the kind of the object that an event is about, as in `get_object_identity`; "" if there is none."""
     event_kind = event.get_extension("kind")
     if event_kind in EXTENSION_OF_KIND:
         return str(event_kind)

@@ -73,7 +73,7 @@ class Journal:
         return cls(os.environ.get("DATABASE_URL") or os.environ.get("JOURNAL") or "journal.db")
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections to the database."""
         self._database.close()
 
     def write_event(self, event: BaseCloudEvent, arrived: datetime | None = None) -> bool:

@@ -50,7 +50,7 @@ OTHER_TYPE_LABEL = "other"
 Otherwise, a sender could create a time series for every type that it invents.
 """
 DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Histogram buckets in seconds; a function responds within milliseconds to a second."""
+"""Buckets, in seconds, of the histogram of response times; a function responds within milliseconds to a second."""
 LOG_LEVELS = {
     "delivered": logging.INFO,
     "retrying": logging.WARNING,

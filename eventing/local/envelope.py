@@ -80,7 +80,7 @@ class Envelope:
 
 
 EmitEvent = Callable[[Envelope], None]
-"""Function that stores an event before it returns."""
+"""Function that accepts an event, and returns only after the event is stored."""
 
 
 def parse_envelope(headers: Mapping[str, str], body: bytes) -> Envelope:

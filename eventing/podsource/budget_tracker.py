@@ -81,17 +81,17 @@ class BudgetTracker:
             self._scheduler.force_hint(key, node.name)
 
     def record_eviction(self, node: DrainingNode, pod: Pod, now: float) -> None:
-        """Record that a pod became terminating."""
+        """Record that a pod on the node became terminating."""
         for key in self._list_selecting_budgets(pod):
             self._scheduler.record_eviction(key, node.name, now)
 
     def record_pod_gone(self, node: DrainingNode, pod: Pod) -> None:
-        """Record that a pod no longer exists."""
+        """Record that a pod on the node no longer exists."""
         for key in self._list_selecting_budgets(pod):
             self._scheduler.record_pod_gone(key, node.name)
 
     def drop_node(self, node: DrainingNode) -> None:
-        """Forget a node whose watch has ended."""
+        """Forget the hints about a node whose pod watch has ended."""
         self._scheduler.drop_node(node.name)
 
     def take_due_hints(self, now: float) -> list[DueHint]:

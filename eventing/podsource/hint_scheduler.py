@@ -140,7 +140,7 @@ class HintHistory:
             self.quiet_until = -math.inf
 
     def record_hint(self, now: float) -> None:
-        """Record that a hint was sent."""
+        """Record that a hint was sent to the node at `now`."""
         self.hinted_at, self.is_forced = now, False
         self.unanswered_hints += 1
         self.apply(HintEvent.HINTED)
@@ -192,7 +192,7 @@ class HintScheduler:
         self._get_history(budget, node).is_forced = True
 
     def drop_node(self, node: str) -> None:
-        """Forget a node whose watch has ended."""
+        """Forget the hints about a node whose pod watch has ended."""
         for budget in list(self._histories):
             if self._histories[budget].pop(node, None):
                 self._next_due.pop(budget, None)

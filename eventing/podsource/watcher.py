@@ -245,7 +245,7 @@ class PodSource:
     def _emit_budget_opened(self, hint: DueHint) -> None:
         """Emit `budget.opened` for a node with a pod that this PodDisruptionBudget (PDB) admits.
 
-        A first hint includes the pods' version, so that `evict` can skip it if a pass has already read PDBs and pods
+        A first hint includes the pods' version. `evict` can therefore skip it if a pass has already read PDBs and pods
         that are at least as new. A repeated hint omits that version, so that it always causes a pass.
         """
         node = self._nodes[hint.node]

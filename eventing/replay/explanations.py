@@ -119,7 +119,7 @@ def _explain_by_run(pair: ReplyPair) -> str:
 
 
 def _explain_by_awaited_event(pair: ReplyPair) -> str:
-    """Describe that the run has progressed, unless it waits for the recorded event, or not for the new event."""
+    """Describe that the run has progressed, if it no longer waits for a recorded event or now waits for a new one."""
     run = pair.changes.runs.get(_find_mutex_object(pair.reply)[1])
     is_awaited = run is not None and shorten_type(str(pair.reply["type"])) == run.awaited_event_type
     return _explain_by_run(pair) if is_awaited is (pair.before is None) else ""

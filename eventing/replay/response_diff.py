@@ -29,7 +29,7 @@ class Response(Protocol):
 
     @property
     def status(self) -> int:
-        """Return the HTTP status."""
+        """Return the HTTP status of the response."""
 
     @property
     def replies(self) -> tuple[StructuredEvent, ...]:

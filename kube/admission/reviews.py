@@ -14,7 +14,7 @@ MAINTENANCES_RESOURCE = "nodemaintenances"
 
 
 class InvalidReview(ValueError):
-    """The request body is not a valid AdmissionReview."""
+    """Error for a request body that is not a valid AdmissionReview."""
 
 
 @dataclass(frozen=True)

@@ -36,23 +36,23 @@ class ApiError(Exception):
 
 
 class NotFound(ApiError):
-    """A 404 or 410 that the API server itself returned."""
+    """Error for a 404 or 410 response of the API server itself."""
 
 
 class Conflict(ApiError):
-    """A 409 that the API server itself returned, or a JSON patch whose `test` failed."""
+    """Error for a 409 response of the API server itself, or for a JSON patch whose `test` failed."""
 
 
 class Denied(ApiError):
-    """A 401 or 403 response."""
+    """Error for a 401 or 403 response."""
 
 
 class Rejected(ApiError):
-    """Any other 4xx response, or a 404, 409, 410 or 422 from an admission webhook."""
+    """Error for any other 4xx response, or for a 404, 409, 410 or 422 response of an admission webhook."""
 
 
 class Unavailable(ApiError):
-    """A 429 or 5xx response, or no response."""
+    """Error for a 429 or 5xx response, or for a missing response."""
 
 
 def build_api_error(status: int, body: Mapping[str, Any], *, is_json_patch: bool = False) -> ApiError:

@@ -61,7 +61,7 @@ asyncio's default is eight times as large, which would be 25 MiB for a hundred c
 
 
 class ContextNotFound(ConfigException):
-    """The kubeconfig has no context with the requested name; the message contains the remedy."""
+    """Error for a kubeconfig without the requested context; its message contains the remedy."""
 
 
 class Configuration(LibraryConfiguration):

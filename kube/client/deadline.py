@@ -38,5 +38,5 @@ def get_seconds_left() -> float:
 
 
 def has_seconds_left(seconds: float) -> bool:
-    """Return whether at least `seconds` remain until the deadline of the enclosing `set_deadline` block."""
+    """Return whether at least `seconds` seconds are left until the deadline of the enclosing `set_deadline` block."""
     return _deadline.get() - time.monotonic() >= seconds

@@ -33,7 +33,7 @@ def collect_warnings() -> Iterator[list[str]]:
 
 
 def record_warnings(headers: Iterable[str]) -> None:
-    """Add the warnings in these headers to the list of the enclosing `collect_warnings` block, if any."""
+    """Add the warnings in these `Warning` headers to the enclosing `collect_warnings` block, if there is one."""
     collected = _collected_warnings.get()
     if collected is None:
         return

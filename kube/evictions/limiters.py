@@ -132,7 +132,7 @@ class RateLimiter(FairLimiter):
 
 
 def parse_evictions_per_second(environment: Mapping[str, str]) -> float:
-    """Return `$EVICTIONS_PER_SECOND`. Raises `ValueError` if it is not a number of at least 1."""
+    """Parse `$EVICTIONS_PER_SECOND`. Raises `ValueError` if it is not a number of at least 1."""
     text = environment.get(RATE_VARIABLE) or str(DEFAULT_EVICTIONS_PER_SECOND)
     try:
         rate = float(text)

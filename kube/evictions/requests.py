@@ -35,7 +35,7 @@ ESCALATION_REMEDY = (
 
 
 class Removal(Enum):
-    """Outcome of an eviction that was not refused."""
+    """The outcome of an eviction that was not refused."""
 
     EVICTED = "the API server granted the eviction"
     ALREADY_GONE = "the pod was deleted, or another client evicted it"

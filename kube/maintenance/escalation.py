@@ -83,7 +83,7 @@ class NextStep(NamedTuple):
 
 
 def parse_duration(value: object) -> timedelta:
-    """Parse a positive duration such as 1h30m. Raises `ValueError` for any other value."""
+    """Parse a positive duration, such as 1h30m. Raises `ValueError` for any other value."""
     match = DURATION_PATTERN.fullmatch(value) if isinstance(value, str) else None
     hours, minutes, seconds = (int(number or 0) for number in match.groups()) if match else (0, 0, 0)
     if not (hours or minutes or seconds):

@@ -19,7 +19,7 @@ class ApiGroup:
 
     @property
     def path(self) -> str:
-        """Return the API path of the cluster-scoped collection."""
+        """Return the API path of the group's cluster-scoped NodeMaintenances."""
         return f"/apis/{self.api_version}/nodemaintenances"
 
 

@@ -43,12 +43,12 @@ def get_group(maintenance: Maintenance) -> ApiGroup:
 
 
 def build_path(maintenance: Maintenance) -> str:
-    """Return the API path of the object."""
+    """Return the API path of the NodeMaintenance."""
     return f"{get_group(maintenance).path}/{maintenance['metadata']['name']}"
 
 
 def format_full_name(maintenance: Maintenance) -> str:
-    """Return `kind.group/name`, the form that kubectl prints and accepts."""
+    """Return `kind.group/name` of the NodeMaintenance, the form that kubectl prints and accepts."""
     group = maintenance["apiVersion"].split("/")[0]
     return f"nodemaintenance.{group}/{maintenance['metadata']['name']}"
 

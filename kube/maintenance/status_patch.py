@@ -40,7 +40,7 @@ The lists are complete for 600 pods with the longest possible names. For longer 
 are omitted.
 """
 MAX_ERROR_CHARACTERS = 8192
-"""Maximum length of `lastError`, in characters."""
+"""Maximum length of `status.lastError`, in characters."""
 UNRESTORED_PREFIX = "the node is not restored: "
 """Prefix of `lastError` if the node of a deleted maintenance could not be restored."""
 

@@ -132,7 +132,7 @@ def is_condition_true(obj: Resource, condition_type: str) -> bool:
 
 
 class Condition(NamedTuple):
-    """A status condition, without the generation and the transition time."""
+    """A status condition without its generation and its transition time, which `merge_conditions` adds."""
 
     condition_type: str
     holds: bool

@@ -36,7 +36,7 @@ NODE_UPGRADE_CONDITION, WAITING_REASON, HELD_REASON = "NodeUpgrade", "NodeUpgrad
 MAX_PROBLEM_CHARACTERS = 300
 """Maximum length, in characters, of one rule's or target's message within a MutexRunConfig's condition."""
 MAX_LABEL_NAME_BYTES = 63
-"""Maximum length of a label's name after the slash, in bytes."""
+"""Maximum length, in bytes, of the part of a label key after the slash."""
 MAX_NAMED_NODES = 10
 """Maximum number of nodes that a message names."""
 

@@ -92,8 +92,8 @@ def select_maintenance(maintenances: Iterable[Maintenance], node: Node) -> Maint
     """Return the maintenance that the node's conditions must describe; None if the conditions must be removed.
 
     A maintenance that has begun on this node takes precedence over those that wait, and an older one over a newer one.
-    `maintenances` are those that name the node, oldest first. A maintenance is ignored if it is being deleted, if it
-    has lost the node's Lease, or if it began on an earlier node with the same name.
+    `maintenances` are those that name the node, oldest first. A maintenance is ignored if it is being deleted or has
+    lost the node's Lease. It is also ignored if it began on an earlier node with the same name.
     """
     candidates = [item for item in maintenances if is_candidate(item)]
     begun = [item for item in candidates if m.has_begun(item) and m.has_begun_on(item, node)]

@@ -38,7 +38,7 @@ RESTARTING_STRATEGIES = ("Always", "Running", "RerunOnFailure")
 KNOWN_STRATEGIES = (*RESTARTING_STRATEGIES, "Manual", "Halted", "Once", "WaitAsReceiver")
 """KubeVirt's run strategies; a virtual machine with any other value stays shut down (OSV-3)."""
 MAX_REASON_CHARACTERS = 256
-"""Maximum length of a condition's message, in characters."""
+"""Maximum length, in characters, of a quoted run strategy, and of the reason why a VMI cannot be migrated."""
 MAX_NAMED_VMS = 3
 """Maximum number of virtual machines that a warning names."""
 

@@ -97,7 +97,7 @@ def is_stopping(vmi: Resource) -> bool:
 
 
 def is_running(vmi: Resource) -> bool:
-    """Return whether the VMI runs and is not being deleted."""
+    """Return whether the VMI is running and is not being deleted."""
     return (vmi.get("status") or {}).get("phase") == "Running" and not vmi["metadata"].get("deletionTimestamp")
 
 
