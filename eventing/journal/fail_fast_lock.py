@@ -55,11 +55,11 @@ class FailFastLock:
             return
         if timeout > contended_timeout:
             if not self._waiter_slots.acquire(blocking=False):
-                raise BlockingIOError("another thread holds the lock, and more threads wait for it: retry")
+                raise BlockingIOError("another thread holds the lock, and too many threads wait for it: retry")
             try:
                 if self._lock.acquire(timeout=timeout - contended_timeout):
                     return
             finally:
                 self._waiter_slots.release()
         self._last_failed = True  # The lock's holder may be waiting for a response that never arrives.
-        raise BlockingIOError("another thread holds the lock, and has no response yet: retry")
+        raise BlockingIOError("another thread holds the lock and still waits for a response: retry")

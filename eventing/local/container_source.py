@@ -62,7 +62,7 @@ class ContainerSource:
             if time.monotonic() - started > MAX_BACKOFF_SECONDS:
                 backoff = generate_delays(MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
             pause = next(backoff)
-            log("source process ended, restarting", logging.WARNING, source=self.name, status=status, pause=pause)
+            log("source process exited, restarting", logging.WARNING, source=self.name, status=status, pause=pause)
             await asyncio.sleep(pause)
 
     async def _run_child(self, sink_url: str) -> str:

@@ -130,7 +130,7 @@ def find_run_problems(run: Resource, snapshot: RunSnapshot) -> list[str]:
     """Return the problems of a MutexRunConfig, one sentence each (step 1 of the specification, MUT-3)."""
     problems = []
     if not list_references(run, "mutexRules"):
-        problems.append("spec.mutexRules: the list is empty, so nothing would gate the nodes: add a rule")
+        problems.append("spec.mutexRules: the list is empty, so no Job would run before a node's upgrade: add a rule")
     if not list_references(run, "mutexTargets"):
         problems.append("spec.mutexTargets: the list is empty, so the run has no nodes to upgrade: add a target")
     for spec_field, items in (("mutexRules", snapshot.rules), ("mutexTargets", snapshot.targets)):
@@ -255,7 +255,9 @@ def build_outside_workers_condition(member_uids: Container[str], nodes: Mapping[
     """
     workers = {name: node["metadata"]["uid"] for name, node in nodes.items() if versions.is_worker(node)}
     outside = sorted(name for name, uid in workers.items() if uid not in member_uids)
-    message = f"workers in no target, which the run does not gate: {format_names(outside)}" if outside else ""
+    message = (
+        f"workers in no target, whose upgrade the run does not control: {format_names(outside)}" if outside else ""
+    )
     return Condition(OUTSIDE_CONDITION, bool(outside), "WorkersNotGated" if outside else "AllWorkersGated", message)
 
 

@@ -239,7 +239,7 @@ def _find_exhausted_limit(used_slots: Counter[str], node: str, slots: MigrationS
 
 def _format_retry_time(retry_at: datetime) -> str:
     """Format the retry time; `resync` triggers the retry, because no event signals the end of a backoff."""
-    return f"at the first tick after {format_time(retry_at)}"
+    return f"at the first resync after {format_time(retry_at)}"
 
 
 def format_progress(migration: Resource, vmi: Resource) -> str:
