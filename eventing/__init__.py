@@ -1,1 +1,1 @@
-"""The event vocabulary and event transport: local delivery, PodSource, journal and replay."""
+"""The event types, and the transport of events: local delivery, PodSource, journal and replay."""

@@ -1,7 +1,7 @@
-"""HTTP endpoints in manifests, on command lines and in the environment: URLs, listen addresses, CAs and a token.
+"""Parses URLs and listen addresses, and reads the CA certificates and the token for requests to a sink.
 
-A SinkBinding sets CAs and a token in the workload: `$K_CA_CERTS` with transport-encryption, a token with
-authentication-oidc.
+A SinkBinding sets the certificates and the token in the workload: `$K_CA_CERTS` if the Knative feature
+transport-encryption is enabled, and the token if authentication-oidc is enabled.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 CA_CERTS_VARIABLE = "K_CA_CERTS"
-"""Environment variable with CA certificates in PEM, in addition to those that the image trusts."""
+"""Environment variable with CA certificates in PEM format, in addition to those in the image."""
 TOKEN_FILE_VARIABLE = "SINK_TOKEN"  # noqa: S105 - the name of a variable, not a token
-"""Environment variable with the path of the token file, if it differs from the one that a SinkBinding mounts.
+"""Environment variable with the path of the token file, if the file is not where a SinkBinding mounts it.
 
-The token is renewed in place, and is valid only for the sink's audience.
+The file's token is replaced before it expires, and is valid only for the sink's audience.
 """
 DEFAULT_TOKEN_FILE = "/oidc/token"  # noqa: S105 - a file name, not a token
 
 
 def create_ssl_context() -> ssl.SSLContext:
-    """Return a TLS context that trusts the sink's CAs. Raises `ssl.SSLError` for an invalid certificate."""
+    """Create a TLS context that trusts the sink's CAs. Raises `ssl.SSLError` for an invalid certificate."""
     context = ssl.create_default_context()
     if certificates := os.environ.get(CA_CERTS_VARIABLE):
         context.load_verify_locations(cadata=certificates)
@@ -30,7 +30,7 @@ def create_ssl_context() -> ssl.SSLContext:
 
 
 def build_auth_header() -> dict[str, str]:
-    """Return the header that authenticates the sender, {} if no token file exists."""
+    """Return the header that authenticates the sender to the sink, {} if no token file exists."""
     try:
         token = Path(os.environ.get(TOKEN_FILE_VARIABLE) or DEFAULT_TOKEN_FILE).read_text().strip()
     except OSError:
@@ -39,7 +39,7 @@ def build_auth_header() -> dict[str, str]:
 
 
 def is_url(text: str) -> bool:
-    """Return whether `text` is a URL to which an HTTP request can be sent."""
+    """Return whether `text` is an HTTP or HTTPS URL with a host."""
     try:
         url = urlsplit(text)
     except ValueError:
@@ -48,12 +48,12 @@ def is_url(text: str) -> bool:
 
 
 def join_url(base: str, path: str) -> str:
-    """Return the URL of `path`, such as a function's name, relative to the URL `base`."""
+    """Return the URL of `path`, such as a function's name, below the URL `base`."""
     return f"{base.rstrip('/')}/{path.lstrip('/')}"
 
 
 def parse_host_port(text: str) -> tuple[str, int]:
-    """Split a listen address HOST:PORT. Raises `ValueError` for any other form."""
+    """Parse a listen address HOST:PORT. Raises `ValueError` for any other form."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"{text!r} is not HOST:PORT")

@@ -1,17 +1,17 @@
-"""The event vocabulary: every event type with its meaning and data, and the function that builds an event.
+"""The project's event types with their meaning and data, and the function that builds an event.
 
-All events are CloudEvents 1.0 with JSON data. The project's own events carry these extensions:
+All events are CloudEvents 1.0 with JSON data. The project's own events have these extensions:
 
 * `maintenance`, `run`, `rule`, `target` or `round`: the uid of the object that the event is about.
 * `node`: the node's name, if the event is about a node and the name is a valid attribute value.
 * `partitionkey`: the node's name, or the object's uid for an event without a node; used by brokers that preserve order.
 * `cause`: the id of the event that triggered this event.
 * `traceparent`: see `eventing.extensions`.
-* The extensions of a replay, if the triggering event is a replay: see `eventing.extensions`.
+* The replay extensions, if the triggering event is a replay: see `eventing.extensions`.
 
-The data of these events is `{"maintenance": {apiVersion, name, uid}, "node": name}`, plus the fields that
-`TYPE_DESCRIPTIONS` lists. In events about a run, rule or target, the key is `run`, `rule` or `target`, and the data
-also has the object's namespace.
+The data is `{"maintenance": {apiVersion, name, uid}, "node": name}`, plus the fields that `TYPE_DESCRIPTIONS` lists. In
+events about a run, rule or target, the key is `run`, `rule` or `target`, and the data also contains the object's
+namespace.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ from eventing.extensions import (
 )
 from eventing.http_binding import INVALID_CHARACTERS
 
-# Changes to API objects, from ApiServerSource in `mode: Resource`: data is the whole object; the extensions are
+# Changes of API objects from an ApiServerSource in `mode: Resource`: the data is the complete object; the extensions
+# are
 # kind, apiversion, name and namespace (X-4).
 RESOURCE_ADDED = "dev.knative.apiserver.resource.add"
 RESOURCE_UPDATED = "dev.knative.apiserver.resource.update"
 RESOURCE_DELETED = "dev.knative.apiserver.resource.delete"
-# Changes to API objects, from ApiServerSource in `mode: Reference`: data is only a reference to the object.
+# Changes of API objects from an ApiServerSource in `mode: Reference`: the data is only a reference to the object.
 REFERENCE_ADDED = "dev.knative.apiserver.ref.add"
 REFERENCE_UPDATED = "dev.knative.apiserver.ref.update"
 REFERENCE_DELETED = "dev.knative.apiserver.ref.delete"
-# The tick from PingSource.
+# The tick: the event that the PingSource sends every 15 seconds.
 TICK = "dev.knative.sources.ping"
 
-# This project's events, in the order of a maintenance.
+# This project's events about maintenances, in the order in which they occur.
 MAINTENANCE_PENDING = "dev.nodemaintenance.maintenance.pending"
 MAINTENANCE_BEGUN = "dev.nodemaintenance.maintenance.begun"
 NODE_DRIFTED = "dev.nodemaintenance.node.drifted"
@@ -63,7 +64,7 @@ MAINTENANCE_STEP_FAILED = "dev.nodemaintenance.maintenance.step_failed"
 MAINTENANCE_RESTORE_PENDING = "dev.nodemaintenance.maintenance.restore_pending"
 NODE_RESTORED = "dev.nodemaintenance.node.restored"
 
-# Events of the upgrade mutex, in the order of a run.
+# This project's events about upgrade runs, in the order in which they occur.
 RULE_CHECK_PENDING = "dev.nodemaintenance.rule.check_pending"
 RULE_CHECKED = "dev.nodemaintenance.rule.checked"
 TARGET_CHECK_PENDING = "dev.nodemaintenance.target.check_pending"
@@ -85,7 +86,7 @@ RUN_NODES_DONE = "dev.nodemaintenance.run.nodes_done"
 RUN_RESTORE_PENDING = "dev.nodemaintenance.run.restore_pending"
 RUN_RESTORED = "dev.nodemaintenance.run.restored"
 
-# Event from the function that labels nodes with their CPU models and features.
+# The event that continues the labelling of nodes with their CPU models and features.
 LABELS_DUE = "dev.nodemaintenance.labels.due"
 
 TYPE_DESCRIPTIONS = {
@@ -103,14 +104,13 @@ TYPE_DESCRIPTIONS = {
     PODS_GONE: "pods have left a node under maintenance; `progress` is set if all remaining pods are terminating, "
     "otherwise `more`; data: podsVersion",
     PODS_ADDED: "pods that must leave were added to a node under maintenance; data: podsVersion",
-    BUDGET_OPENED: "a disruption budget allows the eviction of a waiting pod, or no longer covers the pod; "
+    BUDGET_OPENED: "a PodDisruptionBudget allows the eviction of a waiting pod, or no longer covers the pod; "
     "data: budget, budgetsVersion, podsVersion (only in the first hint)",
     VIRT_LAUNCHERS_WAIT_CHANGED: "the reason why virt-launcher pods on a node under maintenance wait has changed or no "
     "longer exists",
-    DRAIN_OVERDUE: "a drain has passed its deadline, or the time of the next step of its escalation, and the status "
+    DRAIN_OVERDUE: "a drain has passed its deadline or the time of its next escalation step, and the status "
     "does not report that; data: action, after (only if a step is due)",
-    DRAIN_ESCALATED: "a step of the escalation begins, which the status and a Kubernetes Event report; "
-    "data: action, after",
+    DRAIN_ESCALATED: "an escalation step begins, which the status and a Kubernetes Event report; data: action, after",
     NODE_DRAINED: "a new list of the node's pods contains no pod that must leave; "
     "data: evicted, podsVersion, maintenanceVersion, closed",
     MAINTENANCE_STEP_FAILED: "a step of a maintenance failed; data: step, error, begun, leaseErrors, waits",
@@ -140,20 +140,20 @@ TYPE_DESCRIPTIONS = {
     RUN_RESTORE_PENDING: "a MutexRunConfig that is deleted, invalid or without an upgrade still has claimed pools; "
     "or a node still has labels of a run that no longer exists",
     RUN_RESTORED: "the pools and nodes are back in their state before the run",
-    LABELS_DUE: "a round that labels all nodes with their CPU models and features continues with the next page; "
+    LABELS_DUE: "the labelling of all nodes with their CPU models and features continues with the next page of nodes; "
     "data: after, from, began",
 }
-"""Event type → its meaning and data. Lists every type that this project emits to the broker."""
+"""Meaning and data of each event type that this project emits to the broker."""
 
 TYPE_PREFIXES = ("dev.nodemaintenance.", "dev.knative.")
 RESOURCE_TYPES = (RESOURCE_ADDED, RESOURCE_UPDATED, RESOURCE_DELETED)
 REFERENCE_TYPES = (REFERENCE_ADDED, REFERENCE_UPDATED, REFERENCE_DELETED)
 KNOWN_TYPES = (*TYPE_DESCRIPTIONS, *RESOURCE_TYPES, *REFERENCE_TYPES, TICK)
-"""Every event type that this project sends through the broker, including those of the Knative sources."""
+"""All event types that are sent through the broker, including those of the Knative sources."""
 FAILURE_TYPES = (MAINTENANCE_STEP_FAILED, RUN_HALTED)
-"""Types of the events that report a failure."""
+"""Types of the events which report that a step or a run failed."""
 
-# Event in which each function posts its attempts to `record`, bypassing the broker; data: attempts.
+# The event with which each function posts its attempts to `record`, bypassing the broker; data: attempts.
 ATTEMPTS_MADE = "dev.nodemaintenance.attempts.made"
 
 TYPES_BY_FLAG = {
@@ -165,42 +165,42 @@ TYPES_BY_FLAG = {
     "job": (POOLS_EDITED, JOB_DUE, NODE_UPGRADED, NODE_DONE),
     "survey": (RULE_CHECKED, TARGET_CHECKED, RUN_RESTORED),
 }
-"""Extensions that are "true" on events of these types, so that one Trigger can select several types.
+"""Extensions with the value "true" on events of these types, so that one Trigger can select several types.
 
-With `progress` the event may change the status, and with `more` pods may be ready for eviction. With `job` a Job may
-have to be created, and with `survey` a run may be able to continue. A broker evaluates every Trigger for every event,
-and some brokers run a process per Trigger. One Trigger per flag is therefore cheaper than one per type.
+With `progress`, the event may change a maintenance's status; with `more`, pods may be ready for eviction. With `job`, a
+Job may have to be created; with `survey`, a run may be able to continue. A broker evaluates every Trigger for every
+event, and some brokers run a process per Trigger. One Trigger per extension is therefore cheaper than one per type.
 """
 OPTIONAL_FLAGS = {PODS_EVICTED: ("more",), PODS_GONE: ("progress", "more")}
-"""Event type → flags that are set only if the emitter passes them to `build_event`."""
+"""Flags that are set on events of a type only if the emitter passes them to `build_event`."""
 
 SOURCE_PREFIX = "https://nodemaintenance.dev/"
 RESYNC_SOURCE = f"{SOURCE_PREFIX}resync"
-"""Source of the events that a tick emits about maintenances."""
+"""Source of the events that `resync` emits about maintenances."""
 MAX_NAME_CHARACTERS = 253
 """Maximum length of an object's name, in characters."""
 ID_NAMESPACE = uuid.UUID("6b0e7f0a-3a6e-5c1b-9c39-0e5b8f1f6a4d")
-"""Namespace of the version 5 UUIDs that serve as event ids.
+"""UUID namespace of the version 5 UUIDs that are used as event ids.
 
-An id derives from what triggered the event, so that a duplicate has the same id.
+An event's id is derived from its cause, so that a duplicate has the same id.
 """
 
 
 def shorten_type(event_type: str) -> str:
-    """Return the event type without its prefix, as users read and type it."""
+    """Return the event type without its prefix, as users read and enter it."""
     for prefix in TYPE_PREFIXES:
         event_type = event_type.removeprefix(prefix)
     return event_type
 
 
 def expand_type(name: str) -> str:
-    """Return the known type that `name` abbreviates, or `name` itself if there is none."""
+    """Return the known event type that ends with `name`, or `name` itself if there is none."""
     return next((known for known in KNOWN_TYPES if known == name or known.endswith(f".{name}")), name)
 
 
 @dataclass(frozen=True)
 class ObjectReference:
-    """Reference to the object that an event is about: enough to read it again and to detect a replacement."""
+    """Reference to the object that an event is about, which suffices to read it and to detect its replacement."""
 
     api_version: str
     name: str
@@ -210,22 +210,22 @@ class ObjectReference:
 
     @classmethod
     def from_object(cls, obj: Mapping[str, Any]) -> ObjectReference:
-        """Build the reference to an API object."""
+        """Build the reference to an API object for event data."""
         metadata, kind = obj["metadata"], obj.get("kind", "NodeMaintenance")
         return cls(obj["apiVersion"], metadata["name"], metadata["uid"], metadata.get("namespace", ""), kind)
 
     @property
     def extension(self) -> str:
-        """Return the name that events use for this kind of object, as a data key and as an extension."""
+        """Return the event extension for this kind of object, which is also the key of the reference in event data."""
         return EXTENSION_OF_KIND[self.kind]
 
     def as_data(self) -> dict[str, str]:
-        """Return the reference in the format of event data."""
+        """Return the reference as event data."""
         reference = {"apiVersion": self.api_version, "name": self.name, "uid": self.uid}
         return {**reference, "namespace": self.namespace} if self.namespace else reference
 
     def as_partial_object(self, node: str) -> dict[str, Any]:
-        """Build a minimal NodeMaintenance for `node`, as a substitute for a deleted NodeMaintenance."""
+        """Build a minimal NodeMaintenance for `node`, which stands for a deleted NodeMaintenance."""
         kind = {"apiVersion": self.api_version, "kind": "NodeMaintenance"}
         return {**kind, "metadata": {"name": self.name, "uid": self.uid}, "spec": {"nodeName": node}}
 
@@ -242,11 +242,11 @@ def build_event(
     flags: Iterable[str] = (),
     **extensions: str,
 ) -> CloudEvent:
-    """Build an event of type `event_type` about an object, and about a node if `node` is set, emitted by `step`.
+    """Build an event that `step` emits about an object, and about a node if `node` is set.
 
-    The id derives from step, type, object, the cause's source and id, and `seed`, which distinguishes several events
-    with the same cause. The same cause therefore gives the same id. Without cause and seed, the id is random. A node
-    name that is not a valid attribute value is only in the data.
+    The id is derived from the step, the type, the object, the cause's source and id, and `seed`. `seed` distinguishes
+    several events with the same cause. The id is random if there is neither a cause nor a seed. A node name that is not
+    a valid attribute value appears only in the data.
     """
     node_attribute = _build_node_attribute(node)
     origin = f"{cause.get_source()}#{cause.get_id()}" if cause else ""
@@ -273,15 +273,15 @@ def build_event(
 
 
 def _build_node_attribute(node: str) -> str:
-    """Return the node's name, or "" if it is not a valid attribute value.
+    """Return the node's name, "" if it is not a valid CloudEvents attribute value.
 
-    A CRD schema may allow any string in `spec.nodeName`, but receivers reject an event with an invalid attribute.
+    A CRD's schema may allow any string in `spec.nodeName`, but receivers reject an event with an invalid attribute.
     """
     return "" if len(node) > MAX_NAME_CHARACTERS or INVALID_CHARACTERS.search(node) else node
 
 
 def merge_data(event: BaseCloudEvent, data: Mapping[str, Any]) -> CloudEvent:
-    """Return a copy of the event whose data also has the fields of `data`."""
+    """Return a copy of the event with these fields added to its data."""
     old_data = event.get_data()
     return CloudEvent(event.get_attributes(), {**(old_data if isinstance(old_data, dict) else {}), **data})
 

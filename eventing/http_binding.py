@@ -1,4 +1,4 @@
-"""Reads and writes CloudEvents as HTTP messages, in binary and structured mode, for all senders and receivers."""
+"""Decodes and encodes CloudEvents as HTTP messages in binary and structured mode, for all senders and receivers."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from cloudevents.core.bindings.http import HTTPMessage, from_http_event, to_bina
 from cloudevents.core.exceptions import BaseCloudEventException
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
-"""Maximum bytes of a body. The API server stores no object over 1.5 MiB, so no legitimate event is larger."""
+"""Maximum size of an event's body, in bytes; the API server stores no object over 1.5 MiB."""
 STRUCTURED_CONTENT_TYPE = "application/cloudevents+json"
 MAX_DATA_DEPTH = 100
-"""Maximum nesting of data.
+"""Maximum nesting depth of an event's data.
 
-Kubernetes objects have fewer than thirty levels. Python's JSON encoder is recursive and fails at about nine hundred.
+Kubernetes objects have fewer than 30 levels. Python's recursive JSON encoder fails at about 900 levels.
 """
 REQUIRED_ATTRIBUTES = ("specversion", "id", "source", "type")
-"""Attributes that CloudEvents 1.0 requires ("required attributes")."""
+"""Attributes that CloudEvents 1.0 requires."""
 JSON_CONTENT_TYPES = ("application/json", "text/json")
 BATCH_CONTENT_TYPE = "application/cloudevents-batch+json"
 INVALID_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
-"""Control characters, surrogates and noncharacters, which CloudEvents 1.0 forbids in attributes ("type system").
+"""Matches the control characters, surrogates and noncharacters that CloudEvents 1.0 forbids in attributes.
 
 A line break would end a header, and PostgreSQL rejects NUL in a text. A surrogate cannot be encoded, and an escape
 sequence would control the terminal that displays it.
 """
 
 SURROGATE_ESCAPE = b"\\ud"
-"""Start of an escaped surrogate in JSON."""
+"""The start of an escaped surrogate in JSON, in lower case."""
 
 
 class BadEvent(ValueError):
-    """The request is not a valid CloudEvent; the message names the problem and may be sent to the sender."""
+    """Error for a request that is not a valid CloudEvent; its message may be sent to the sender."""
 
     status = 400
 
@@ -46,13 +46,13 @@ class BadEvent(ValueError):
 
 
 class EventTooLarge(BadEvent):
-    """The body is larger than the limit."""
+    """Error for a body that is larger than the limit."""
 
     status = 413
 
 
 class UnsupportedMediaType(BadEvent):
-    """The content type is neither a CloudEvent's nor JSON."""
+    """Error for a content type that is neither a CloudEvent's nor JSON."""
 
     status = 415
 
@@ -60,9 +60,9 @@ class UnsupportedMediaType(BadEvent):
 def decode_event(
     headers: Mapping[str, str], body: bytes, *, any_data: bool = False, max_bytes: int = MAX_BODY_BYTES
 ) -> BaseCloudEvent:
-    """Parse the CloudEvent 1.0 in a request or reply. Raises `BadEvent`, which names what is missing or malformed.
+    """Decode the CloudEvent 1.0 in an HTTP message. Raises `BadEvent`, which names the missing or malformed part.
 
-    With `any_data`, any kind of data is accepted; otherwise the data must be a JSON object or list.
+    With `any_data`, all kinds of data are accepted; otherwise, the data must be a JSON object or list.
     """
     if len(body) > max_bytes:
         raise EventTooLarge(f"body of {len(body)} bytes is too large: the limit is {max_bytes} bytes")
@@ -71,7 +71,7 @@ def decode_event(
     binary = any(name.startswith("ce-") for name in lowered)
     _check_content_type(content_type, binary=binary, any_data=any_data or not body)
     if content_type:
-        lowered["content-type"] = content_type  # The library compares content types case-sensitively.
+        lowered["content-type"] = content_type  # the CloudEvents SDK compares content types case-sensitively
     try:
         _check_required_attributes(lowered if binary else json.loads(body), "ce-" if binary else "")
         event = from_http_event(HTTPMessage(lowered, body))
@@ -90,12 +90,12 @@ def decode_event(
 
 
 def parse_media_type(content_type: str) -> str:
-    """Return the media type of a content type in lower case (RFC 9110, 8.3.1), without parameters."""
+    """Return the media type in a content type, in lower case and without parameters (RFC 9110, section 8.3.1)."""
     return content_type.split(";")[0].strip().lower()
 
 
 def decode_event_or_none(headers: Mapping[str, str], body: bytes | None) -> BaseCloudEvent | None:
-    """Return the CloudEvent in a request, with any kind of data, or None if the request contains no CloudEvent."""
+    """Decode the CloudEvent in a request, with any kind of data; return None if the request contains none."""
     try:
         return None if body is None else decode_event(headers, body, any_data=True)
     except BadEvent:
@@ -125,7 +125,7 @@ def _check_content_type(content_type: str, *, binary: bool, any_data: bool) -> N
 def _check_required_attributes(attributes: object, prefix: str) -> None:
     """Raise `BadEvent` if a required attribute is missing.
 
-    The library would generate a missing id or specversion, so that each retry would be a different event.
+    The CloudEvents SDK would generate a missing id or specversion, so that each retry would be a different event.
     """
     if not isinstance(attributes, Mapping):
         raise BadEvent("not a CloudEvent 1.0: the body is not a JSON object")
@@ -138,7 +138,7 @@ def _check_attributes_and_data(event: BaseCloudEvent, body: bytes) -> None:
     """Raise `BadEvent` for attributes or data that cannot be processed further.
 
     An attribute may have a type or characters that CloudEvents does not allow. Data may be nested too deeply, or
-    contain unpaired surrogates, which JSON can express but no encoding can represent.
+    contain unpaired surrogates, which JSON can express but UTF-8 cannot encode.
     """
     for name, value in event.get_attributes().items():
         if isinstance(value, (dict, list)):
@@ -146,7 +146,7 @@ def _check_attributes_and_data(event: BaseCloudEvent, body: bytes) -> None:
         if INVALID_CHARACTERS.search(name) or (isinstance(value, str) and INVALID_CHARACTERS.search(value)):
             raise BadEvent(f"attribute {name!a} contains control characters, surrogates or noncharacters")
     media_type = event.get_datacontenttype() or ""
-    # Only `datacontenttype` becomes a header without encoding.
+    # Only `datacontenttype` becomes a header without encoding, so it must be printable ASCII.
     if not (media_type.isascii() and media_type.isprintable()):
         raise BadEvent(f"datacontenttype {media_type!a} is not a media type")
     if body.count(b"[") + body.count(b"{") > MAX_DATA_DEPTH and _is_too_deep(event.get_data()):
@@ -159,7 +159,7 @@ def _check_attributes_and_data(event: BaseCloudEvent, body: bytes) -> None:
 
 
 def _is_too_deep(data: object) -> bool:
-    """Return whether data is nested deeper than `MAX_DATA_DEPTH`; a recursive check could itself overflow the stack."""
+    """Return whether data is nested deeper than `MAX_DATA_DEPTH`; a recursive check could overflow the stack."""
     level: list[Any] = [[data]]
     for _ in range(MAX_DATA_DEPTH + 1):
         inner = chain.from_iterable(value.values() if isinstance(value, dict) else value for value in level)
@@ -168,7 +168,7 @@ def _is_too_deep(data: object) -> bool:
 
 
 def _format_reasons(error: BaseCloudEventException) -> str:
-    """Join all reasons into one line for the sender; the library groups them by attribute."""
+    """Join the SDK's reasons, which it groups by attribute, into one line for the sender."""
     reasons_by_attribute = getattr(error, "errors", None)
     if not reasons_by_attribute:
         return str(error)
@@ -176,16 +176,16 @@ def _format_reasons(error: BaseCloudEventException) -> str:
 
 
 def encode_binary(event: BaseCloudEvent) -> HTTPMessage:
-    """Return the event's headers and body in binary mode."""
+    """Encode the event as an HTTP message in binary mode."""
     return to_binary_event(event)
 
 
 def encode_structured(event: BaseCloudEvent) -> HTTPMessage:
-    """Return the event's headers and body in structured mode."""
+    """Encode the event as an HTTP message in structured mode."""
     return to_structured_event(event)
 
 
 def encode_batch(events: Iterable[BaseCloudEvent]) -> HTTPMessage:
-    """Return the headers and body of one message with any number of events (CloudEvents JSON batch format)."""
+    """Encode events as one HTTP message in the CloudEvents JSON batch format."""
     body = b"[" + b",".join(encode_structured(event).body for event in events) + b"]"
     return HTTPMessage({"content-type": BATCH_CONTENT_TYPE}, body)

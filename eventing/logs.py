@@ -1,4 +1,4 @@
-"""Structured logging for functions and local delivery: one JSON object per line on standard output (KNM-5, C31)."""
+"""Structured logging of functions and local delivery: one JSON object per line on standard output (KNM-5, C31)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ BOUND_FIELDS: ContextVar[dict[str, Any]] = ContextVar("bound_fields", default={}
 
 
 class JsonFormatter(logging.Formatter):
-    """Formatter that writes a record as one JSON object.
+    """Log formatter that writes a record as one JSON object.
 
-    The fields are `level`, `ts` (epoch seconds), `logger`, `msg`, those of `bind_fields`, and the record's own
+    The fields are `level`, `ts` (epoch seconds), `logger`, `msg`, the fields of `bind_fields`, and the record's own
     `fields`.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one JSON object without line breaks."""
+        """Format the record as one JSON object without line breaks."""
         line = {"level": record.levelname.lower(), "ts": round(record.created, 6), "logger": record.name}
         line |= {"msg": record.getMessage(), **BOUND_FIELDS.get(), **getattr(record, "fields", {})}
         if record.exc_info:
@@ -38,18 +38,18 @@ LOGGING_CONFIG: dict[str, Any] = {
     "root": {"level": "INFO", "handlers": ["out"]},
     "loggers": {"gunicorn.error": {"level": "INFO", "handlers": ["out"], "propagate": False}},
 }
-"""Settings for `logging.config`: all records use `JsonFormatter`, including gunicorn's; the handler flushes each."""
+"""Configuration for `logging.config`: all records, including gunicorn's, are written with `JsonFormatter`."""
 
 
 def configure() -> None:
-    """Configure logging with `LOGGING_CONFIG`, unless gunicorn or another host process has already configured it."""
+    """Apply `LOGGING_CONFIG`, unless gunicorn or another host process has already configured logging."""
     if not logging.getLogger().handlers:
         logging.config.dictConfig(LOGGING_CONFIG)
 
 
 @contextmanager
 def bind_fields(**fields: Any) -> Iterator[None]:
-    """Add these fields to each line that this thread (or task) logs within the block."""
+    """Add these fields to each line that the current thread or task logs within the block."""
     token = BOUND_FIELDS.set({**BOUND_FIELDS.get(), **fields})
     try:
         yield

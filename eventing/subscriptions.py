@@ -1,8 +1,8 @@
-"""The functions' subscriptions, as in the filters of their Triggers, for reading a journal without a cluster.
+"""The functions' subscriptions, as in the filters of their Triggers, used to read a journal without a cluster.
 
-A test compares this table with the manifests. Optional components may not be installed. The table therefore omits the
-subscriptions of their functions to events that exist without the component: the tick, `node.tainted`, and an updated
-NodeMaintenance for `publish-conditions`. The table also omits `record`, which subscribes to all events.
+A test compares this table with the manifests. Optional components may not be installed. The table therefore omits their
+functions' subscriptions to events that also occur without the component: the tick of the PingSource, `node.tainted`,
+and an updated NodeMaintenance for `publish-conditions`. It also omits `record`, which subscribes to all events.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ SUBSCRIPTIONS: tuple[tuple[str, Mapping[str, str]], ...] = (
     *(("label-cpu", {"type": kind, "kind": "HyperConverged"}) for kind in REFERENCE_TYPES),
     ("label-cpu", {"type": events.LABELS_DUE}),
 )
-"""Pairs of a function and the attributes in its Trigger's filter, in the order of a maintenance and of a run."""
+"""Pairs of a function and its Trigger's filter attributes, in the order of a maintenance and of an upgrade run."""
 
 
 def parse_function_name(trigger_name: str) -> str:
-    """Return the function that the Trigger with this name calls: `evict-on-more` calls `evict`."""
+    """Return the name of the function that the Trigger calls: the Trigger `evict-on-more` calls `evict`."""
     return trigger_name.partition("-on-")[0]
 
 
 def list_subscribers(event: BaseCloudEvent) -> tuple[str, ...]:
-    """Return the functions to which an event is delivered."""
+    """Return the names of the functions that subscribe to the event."""
     attributes = {name: str(value) for name, value in event.get_attributes().items()}
     return tuple(name for name, filter_attributes in SUBSCRIPTIONS if filter_attributes.items() <= attributes.items())

@@ -1,4 +1,4 @@
-"""Runs the asyncio tasks of a long-running process until a signal stops the process, or until a task fails."""
+"""Runs the asyncio tasks of a long-running process until it receives a signal or a task fails."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 
 class TaskSupervisor:
-    """Asynchronous context manager that runs tasks until its block ends; a task may end, fail or be cancelled.
+    """Asynchronous context manager for tasks, which cancels those that still run at the end of its block.
 
-    `failure` receives the exception of the first task that fails.
+    `failure` receives the exception of the first task that fails. A task may also end or be cancelled.
     """
 
     async def __aenter__(self) -> TaskSupervisor:
@@ -29,7 +29,7 @@ class TaskSupervisor:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a task that runs concurrently with the other tasks."""
+        """Start a task that runs concurrently with the supervisor's other tasks."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._running.add(task)
         task.add_done_callback(self._handle_done)
@@ -44,7 +44,7 @@ class TaskSupervisor:
 
 
 def create_stop_event() -> asyncio.Event:
-    """Return an event that SIGTERM or SIGINT sets."""
+    """Return an asyncio event that is set when the process receives SIGTERM or SIGINT."""
     stop_event = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop_event.set)
@@ -52,7 +52,7 @@ def create_stop_event() -> asyncio.Event:
 
 
 async def wait_until_stopped(stop_event: asyncio.Event, *supervisors: TaskSupervisor) -> None:
-    """Wait until `stop_event` is set, or until a task of a supervisor fails, and raise its exception."""
+    """Wait until `stop_event` is set or a task of a supervisor fails; raise the exception of a failed task."""
     stopped = asyncio.ensure_future(stop_event.wait())
     futures: list[asyncio.Future[Any]] = [stopped, *(supervisor.failure for supervisor in supervisors)]
     done, _ = await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)

@@ -1,1 +1,1 @@
-"""Pure functions on Kubernetes objects, which are plain dicts, and `client`, the API client package."""
+"""Pure functions on Kubernetes objects as plain dicts, and the API client in the package `client`."""

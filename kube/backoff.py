@@ -1,4 +1,4 @@
-"""Exponential backoff: the delays between attempts of a request that is retried until it succeeds."""
+"""Exponential backoff: computes the delays between the retries of a failed request."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 
 class ExponentialBackoff:
-    """Delays before retries: `first_seconds` seconds, then twice the previous delay.
+    """Computes the delays before retries: `first_seconds` first, then each time twice the previous delay.
 
-    A delay that `get_next_delay` shortens to `max_seconds` counts as the previous delay with its shortened value.
+    A delay that `get_next_delay` caps at `max_seconds` counts as the previous delay with its capped value.
     """
 
     def __init__(self, first_seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Rules of disruption budgets: which pods a budget covers and admits, and why a pod is blocked. Pure functions."""
+"""PodDisruptionBudget (PDB) rules as pure functions: covered pods, allowed evictions, and reasons of blocked pods."""
 
 from __future__ import annotations
 
@@ -16,52 +16,53 @@ Budget = Mapping[str, Any]
 BUDGETS_PATH = "/apis/policy/v1/poddisruptionbudgets"
 """API path of the PodDisruptionBudgets in all namespaces."""
 MAX_NAMESPACED_LISTS = 3
-"""Maximum number of namespaces to list one by one; for more, one list of all namespaces is cheaper."""
+"""Maximum number of namespaces whose PDBs are listed one by one; for more, one cluster-wide list is cheaper."""
 MAX_NAMES_CHARACTERS = 600
-"""Maximum length of the list of one pod's budgets in a message, in characters: there may be hundreds of budgets."""
+"""Maximum length, in characters, of the list of PDB names in the message about a pod, which many PDBs may cover."""
 WAIT_ANNOTATION_PREFIX = "nodemaintenance.dev/waits-"
-"""Prefix of the annotations in which a virt-launcher pod's budget states why the pod waits.
+"""Prefix of annotations on a virt-launcher pod's PodDisruptionBudget that explain why the pod is not evicted yet.
 
-The names after the prefix are `reason`, `message` and `node`, the node that the pod is leaving.
+The suffixes are `reason`, `message` and `node` (the node that the pod is leaving).
 """
 WAITS_FOR_KUBEVIRT = "WaitsForKubeVirt"
 VIRT_LAUNCHER_REASONS = ("Migrating", "NotMigratable", "WaitsForSlot", "MigrationFailed", WAITS_FOR_KUBEVIRT)
-"""Reasons why a virt-launcher pod may have to wait."""
+"""Reasons why the eviction of a virt-launcher pod may have to wait."""
 PROGRESSING_REASONS = ("Migrating", "WaitsForSlot")
-"""The `VIRT_LAUNCHER_REASONS` that indicate normal progress instead of a problem."""
+"""The reasons in `VIRT_LAUNCHER_REASONS` that indicate progress rather than a problem."""
 ESCALATION_REASON = "Escalation"
-"""Reason of a pod that an escalation step may not delete."""
+"""Reason of a blocked pod that a step in `spec.drain.escalation` may not delete."""
 MAX_WAIT_MESSAGE_CHARACTERS = 600
-"""Maximum length of the message in a budget's `WAIT_ANNOTATION_PREFIX` annotation, in characters.
+"""Maximum length, in characters, of the message in a PDB's `WAIT_ANNOTATION_PREFIX` annotation.
 
-The messages that this project writes are shorter, but every client with write access to budgets can change them.
+This project writes shorter messages, but every client with write access to PDBs can change the annotation.
 """
 CREATED_BY_LABEL = "kubevirt.io/created-by"
-"""Label of a virt-launcher pod: the uid of its VirtualMachineInstance."""
+"""Label on a virt-launcher pod; its value is the uid of the pod's VirtualMachineInstance."""
 MIGRATION_UID_LABEL = "kubevirt.io/migrationJobUID"
-"""Label of a migration's target virt-launcher pod: the uid of the migration."""
+"""Label on the target virt-launcher pod of a live migration; its value is the uid of the migration object."""
 ALWAYS_ALLOW = "unhealthyPodEvictionPolicy=AlwaysAllow"
-"""Field and value of a budget's spec that admits the eviction of unready pods."""
+"""Field and value in a PodDisruptionBudget's spec that allow the eviction of unready pods."""
 LOOSER_BUDGET_PATTERN = re.compile(rf"(minAvailable|maxUnavailable)=[0-9]{{1,10}}|{ALWAYS_ALLOW}")
-"""Matches a valid `BlockedPod.looser_budget`."""
+"""Matches the valid values of `BlockedPod.looser_budget`."""
 UNCOUNTED_PHASES = ("Pending", "Succeeded", "Failed")
-"""Phases of pods for which the eviction subresource does not check budgets."""
+"""Phases in which the API server evicts a pod without checking PodDisruptionBudgets."""
 
 
 @dataclass(frozen=True)
 class BlockedPod:
-    """A pod that cannot be evicted now.
+    """A pod that cannot be evicted now, and the reason.
 
     Attributes:
         pod: The pod as `{namespace, name, uid}`.
-        reason: One word, for example DisruptionBudget, MultipleBudgets, NamespaceTerminating, Forbidden or Error.
-        message: Explanation for the administrator, naming what would unblock the pod.
-        budget: Name of the budget, several names for MultipleBudgets, "" if no budget is the reason.
-        healthy, needed: The budget's numbers of healthy and required pods, None if unknown.
-        never_allows_disruption: Whether the budget admits no eviction, however many pods are ready.
-        looser_budget: Field and value of the budget's spec that would admit the pod, such as `minAvailable=1`; "" if
+        reason: Reason in CamelCase, for example DisruptionBudget, MultipleBudgets, NamespaceTerminating or Error.
+        message: Explanation for the administrator, which names what would unblock the pod.
+        budget: Name of the PodDisruptionBudget (PDB) that blocks the pod, several names for MultipleBudgets, "" if no
+            PDB blocks the pod.
+        healthy, needed: Number of healthy pods, and number of healthy pods that the PDB requires; None if unknown.
+        never_allows_disruption: Whether the PDB allows no eviction at any number of replicas.
+        looser_budget: Field and value in the PDB's spec that would allow the eviction, such as `minAvailable=1`; "" if
             unknown.
-        retry_after: RFC 3339 time of the next attempt, "" if an event triggers it.
+        retry_after: RFC 3339 time of the next eviction attempt, "" if an event triggers that attempt.
     """
 
     pod: dict[str, str]
@@ -81,7 +82,7 @@ class BlockedPod:
 
     @property
     def budget_key(self) -> str:
-        """Return `namespace/name` of the budget, if `budget` is one name."""
+        """Return `namespace/name` of the PodDisruptionBudget; valid only if `budget` contains a single name."""
         return f"{self.pod['namespace']}/{self.budget}"
 
     def as_data(self) -> dict[str, Any]:
@@ -98,7 +99,7 @@ class BlockedPod:
 
 
 def build_budget_paths(pods: Iterable[Pod]) -> list[str]:
-    """Return the API paths whose lists contain every budget that may cover one of these pods."""
+    """Return the API paths of the lists that together contain every PodDisruptionBudget that may cover these pods."""
     namespaces = sorted({pod["metadata"]["namespace"] for pod in pods})
     if len(namespaces) > MAX_NAMESPACED_LISTS:
         return [BUDGETS_PATH]
@@ -106,20 +107,20 @@ def build_budget_paths(pods: Iterable[Pod]) -> list[str]:
 
 
 def build_budgets_path(namespace: str) -> str:
-    """Return the API path of the budgets in a namespace."""
+    """Return the API path of the PodDisruptionBudgets in a namespace."""
     return f"/apis/policy/v1/namespaces/{encode_path_segment(namespace)}/poddisruptionbudgets"
 
 
 def format_budget_key(budget: Budget) -> str:
-    """Return `namespace/name` of the budget."""
+    """Return `namespace/name` of the PodDisruptionBudget."""
     return f"{budget['metadata']['namespace']}/{budget['metadata']['name']}"
 
 
 def covers(budget: Budget, pod: Pod) -> bool:
-    """Return whether the budget applies to the pod.
+    """Return whether the PodDisruptionBudget (PDB) applies to the pod.
 
-    The pod must be in the budget's namespace, match its selector, and be in a phase for which the API server checks
-    budgets. The phase of a pod to which a VMI is about to migrate does not matter.
+    The pod must be in the PDB's namespace, match its selector, and be in a phase in which the API server checks PDBs.
+    The phase of a live migration's target pod does not matter.
     """
     if budget["metadata"]["namespace"] != pod["metadata"]["namespace"]:
         return False
@@ -129,17 +130,17 @@ def covers(budget: Budget, pod: Pod) -> bool:
 
 
 def is_migration_target(pod: Pod) -> bool:
-    """Return whether a VMI is about to migrate to this pod.
+    """Return whether the pod is the pending target of a VMI's live migration.
 
-    The API server does not check budgets for a pod in phase Pending. The eviction plan protects a migration's target
-    pod anyway, because its eviction would make the migration fail.
+    The API server does not check PodDisruptionBudgets for a pod in phase Pending. The eviction plan nevertheless keeps
+    a migration's target pod, because its eviction would make the migration fail.
     """
     labels = pod["metadata"].get("labels") or {}
     return MIGRATION_UID_LABEL in labels and (pod.get("status") or {}).get("phase") == "Pending"
 
 
 def split_admitted_pods(budget: Budget, pods: Iterable[Pod]) -> tuple[list[Pod], list[Pod]]:
-    """Split the pods under one budget into the pods that may be evicted now and the pods that must wait."""
+    """Split the pods that one PodDisruptionBudget covers into those to evict now and those that must wait."""
     status = budget.get("status") or {}
     if not has_current_status(budget):
         return [], list(pods)
@@ -152,10 +153,10 @@ def split_admitted_pods(budget: Budget, pods: Iterable[Pod]) -> tuple[list[Pod],
 
 
 def may_evict_as_unready(budget: Budget, pod: Pod) -> bool:
-    """Return whether a pod may be evicted without using one of the budget's allowed disruptions.
+    """Return whether a pod may be evicted without using one of the PodDisruptionBudget's allowed disruptions.
 
-    An unready pod may be evicted this way if the budget specifies AlwaysAllow, or if enough other pods are healthy
-    (`unhealthyPodEvictionPolicy`, KEP-3017). The caller must check first that the budget's status is current.
+    An unready pod may be evicted this way if the PDB's policy is AlwaysAllow, or if the PDB has enough healthy pods
+    (`unhealthyPodEvictionPolicy`, KEP-3017). The caller must check first that the PDB's status is current.
     """
     status, spec = budget.get("status") or {}, budget["spec"]
     healthy, needed = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
@@ -164,9 +165,9 @@ def may_evict_as_unready(budget: Budget, pod: Pod) -> bool:
 
 
 def build_blocked_by_budget(budget: Budget, pod: Pod, leaving_healthy: int = 0) -> BlockedPod:
-    """Build the `BlockedPod` of a pod that waits for this budget.
+    """Build the `BlockedPod` for a pod that this PodDisruptionBudget (PDB) blocks.
 
-    `leaving_healthy` is the number of healthy pods that are about to be evicted.
+    `leaving_healthy` is the number of the PDB's healthy pods that are about to be evicted.
     """
     status = budget.get("status") or {}
     name = budget["metadata"]["name"]
@@ -190,15 +191,15 @@ def build_blocked_by_budget(budget: Budget, pod: Pod, leaving_healthy: int = 0) 
         healthy,
         needed,
         never_allows_disruption(budget),
-        _find_looser_budget(budget, healthy, is_pod_ready=is_ready(pod)),
+        _find_loosening_change(budget, healthy, is_pod_ready=is_ready(pod)),
     )
 
 
-def _find_looser_budget(budget: Budget, healthy: int, *, is_pod_ready: bool) -> str:
-    """Return the smallest change of the budget's spec that admits one more eviction, as `field=value`.
+def _find_loosening_change(budget: Budget, healthy: int, *, is_pod_ready: bool) -> str:
+    """Return the smallest change to the PodDisruptionBudget's spec that allows one more eviction, as `field=value`.
 
-    An unready pod needs no allowed disruption if the budget's policy is AlwaysAllow. Without the number of expected
-    pods, the change of a `maxUnavailable` is unknown.
+    For an unready pod, the policy AlwaysAllow suffices. For `maxUnavailable`, the result is "" if the status lacks the
+    number of expected pods.
     """
     if not is_pod_ready:
         return ALWAYS_ALLOW
@@ -209,10 +210,10 @@ def _find_looser_budget(budget: Budget, healthy: int, *, is_pod_ready: bool) -> 
 
 
 def parse_wait_reason(budget: Budget) -> tuple[str, str] | None:
-    """Return the reason and message from the wait annotations of a virt-launcher pod's budget, None without them.
+    """Return the reason and message in the wait annotations of a virt-launcher pod's PDB, None without valid ones.
 
-    An empty reason means that the node had no drain taint when the budget was last updated. The annotations count only
-    on a virt-launcher pod's budget, because many users may create other budgets, even for other users' pods.
+    An empty reason means that the node had no drain taint when the PDB was last updated. The annotations of other PDBs
+    are ignored, because many users may create PDBs, even for other users' pods.
     """
     annotations = budget["metadata"].get("annotations") or {}
     reason, message = (
@@ -231,9 +232,9 @@ def parse_wait_reason(budget: Budget) -> tuple[str, str] | None:
 
 
 def _is_virt_launcher_budget(budget: Budget) -> bool:
-    """Return whether the budget covers only the virt-launcher pods of the VMI that owns it.
+    """Return whether the PodDisruptionBudget covers only the virt-launcher pods of the VMI that owns it.
 
-    This is true for the budgets that this project and KubeVirt create for VMIs.
+    This project and KubeVirt create such PDBs for VMIs.
     """
     vmi_uid = ((budget["spec"].get("selector") or {}).get("matchLabels") or {}).get(CREATED_BY_LABEL)
     owners = budget["metadata"].get("ownerReferences") or []
@@ -241,22 +242,22 @@ def _is_virt_launcher_budget(budget: Budget) -> bool:
 
 
 def has_current_status(budget: Budget) -> bool:
-    """Return whether the budget's status is up to date with its spec."""
+    """Return whether the PodDisruptionBudget's status reflects its current spec."""
     status = budget.get("status") or {}
     return bool(status.get("observedGeneration", 0) >= budget["metadata"].get("generation", 0))
 
 
 def requires_all_pods(budget: Budget) -> bool:
-    """Return whether all expected pods must be healthy: `maxUnavailable: 0`, or a `minAvailable` of all replicas."""
+    """Return whether all of the PDB's pods must be healthy: `maxUnavailable: 0`, or `minAvailable` of all replicas."""
     status = budget.get("status") or {}
     return bool(0 < status.get("expectedPods", 0) <= status.get("desiredHealthy", 0))
 
 
 def never_allows_disruption(budget: Budget) -> bool:
-    """Return whether the budget requires all of its pods to be healthy, at any number of replicas.
+    """Return whether the PodDisruptionBudget requires all pods to be healthy, at any number of replicas.
 
-    This is true for a `maxUnavailable` of 0 or 0 %, or a `minAvailable` of 100 %. Other budgets that admit no eviction
-    would admit one with more replicas.
+    This is true for a `maxUnavailable` of 0 or 0 %, or a `minAvailable` of 100 %. Other PDBs that allow no eviction now
+    would allow one at a higher number of replicas.
     """
     spec = budget["spec"]
     return requires_all_pods(budget) and (spec.get("maxUnavailable") in (0, "0%") or spec.get("minAvailable") == "100%")
@@ -268,9 +269,9 @@ def build_object_reference(pod: Pod) -> dict[str, str]:
 
 
 def build_blocked_by_several_budgets(pod: Pod, budgets: list[Budget]) -> BlockedPod:
-    """Build the `BlockedPod` of a pod that several budgets cover.
+    """Build the `BlockedPod` for a pod that several PodDisruptionBudgets cover.
 
-    If a virt-launcher pod's budget has wait annotations, the annotated reason takes precedence over MultipleBudgets.
+    If one of them has a virt-launcher pod's wait annotations, their reason takes precedence over MultipleBudgets.
     """
     for budget in budgets:
         if (wait := parse_wait_reason(budget)) is not None:

@@ -1,6 +1,6 @@
-"""Kubernetes Events, which `kubectl describe` shows for an object: what they report, and how they are built.
+"""Kubernetes Events, which `kubectl describe` shows with an object: builds them from an `EventNotice`.
 
-Pure functions for all components; `functions.event_recorder` writes the Events.
+Pure functions for all components; `functions.event_recorder` writes the Events to the API server.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from kube.text_limits import truncate
 from kube.times import format_time
 
 MAX_NAME_CHARACTERS, MAX_MESSAGE_CHARACTERS = 236, 900
-"""Maximum length, in characters, of the object's name within the Event's name, and of the Event's message.
+"""Maximum length, in characters, of the object's name within an Event's name, and of an Event's message.
 
-An Event's name has at most 253 characters; the usual limit of a message is 1024.
+The API server allows 253 characters in an Event's name and 1024 in its message.
 """
 CLUSTER_SCOPED_NAMESPACE = "default"
-"""Namespace of the Events about cluster-scoped objects."""
+"""Namespace of the Kubernetes Events about cluster-scoped objects."""
 NORMAL_TYPE, WARNING_TYPE = "Normal", "Warning"
 NoticeT = TypeVar("NoticeT", bound="EventNotice")
 
 
 @dataclass(frozen=True)
 class EventNotice:
-    """What one Kubernetes Event reports.
+    """The content of one Kubernetes Event.
 
     Attributes:
-        regarding: reference to the object, with the fields of `involvedObject`.
-        reason: reason in CamelCase.
-        message: text for the administrator.
+        regarding: Reference to the object, with the fields of `involvedObject`.
+        reason: Reason in CamelCase.
+        message: Explanation for the administrator.
         event_type: `NORMAL_TYPE` or `WARNING_TYPE`.
-        series: if set, a repeated notice with the same series, object and reason increments the count of one Event.
-            Otherwise each message has its own Event, which is written once.
+        series: If set, notices with the same series, object and reason increment the `count` of one Event. If "", each
+            message has its own Event, which is written once.
     """
 
     regarding: Mapping[str, str]
@@ -49,7 +49,7 @@ class EventNotice:
     def from_object(
         cls: type[NoticeT], obj: Mapping[str, Any], api_version: str, kind: str, reason: str, message: str
     ) -> NoticeT:
-        """Build a warning about `obj`.
+        """Build the content of a Warning about `obj`.
 
         The caller passes the API version and kind, because list items and metadata-only objects lack them.
         """
@@ -64,13 +64,13 @@ class EventNotice:
 
     @property
     def log_fields(self) -> dict[str, str]:
-        """Return the object's kind, name and namespace as fields of a log line."""
+        """Return the object's kind, name and namespace as fields for a log line."""
         names = {key: self.regarding.get(key, "") for key in ("name", "namespace")}
         return {"reconciler kind": self.regarding["kind"], **names}
 
     @property
     def event_name(self) -> str:
-        """Return the name of the Event; notices that share an Event have the same name."""
+        """Return the Event's name; notices that share one Event have the same name."""
         regarding = self.regarding
         key_parts = (
             (self.series, regarding["kind"], self.reason)
@@ -82,10 +82,10 @@ class EventNotice:
 
 
 def build_event(notice: EventNotice, now: datetime) -> Object:
-    """Build the Event for a notice."""
+    """Build the Kubernetes Event object with this content."""
     timestamp, involved_object = format_time(now), dict(notice.regarding)
     if involved_object["kind"] == "Node":
-        # `kubectl describe node` finds Events by the node's name in place of its uid, as kubelets write them.
+        # `kubectl describe node` finds the Events whose `involvedObject.uid` is the node's name, as kubelets set it.
         involved_object["uid"] = involved_object["name"]
     return {
         "apiVersion": "v1",
@@ -103,6 +103,6 @@ def build_event(notice: EventNotice, now: datetime) -> Object:
 
 
 def build_increment_patch(existing: Mapping[str, Any], event: Mapping[str, Any]) -> Object:
-    """Build the merge patch that increments the count of an existing Event and updates its message and timestamp."""
+    """Build the merge patch that increments an existing Event's count and updates its message and timestamp."""
     newest = {key: event[key] for key in ("message", "lastTimestamp")}
     return {**newest, "count": (existing.get("count") or 1) + 1}

@@ -1,4 +1,4 @@
-"""Detects loopback URLs and hosts, which need no proxy and receive no requests from other machines."""
+"""Detects loopback hosts and URLs, which a client reaches without a proxy and only from the same machine."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from urllib.parse import urlsplit
 
 
 def is_loopback_url(url: str) -> bool:
-    """Return whether a URL points to `localhost`, 127.0.0.0/8 or ::1; kubectl uses no proxy for these."""
+    """Return whether a URL's host is `localhost`, in 127.0.0.0/8 or ::1; kubectl uses no proxy for such a URL."""
     try:
         return is_loopback_host(urlsplit(url).hostname or "")
-    except ValueError:  # a host name other than localhost, or not a URL
+    except ValueError:  # a host name other than localhost, or an invalid URL
         return False
 
 
 def is_loopback_host(host: str) -> bool:
-    """Return whether a host is this machine; an IPv6 address may have brackets.
+    """Return whether a host is `localhost` or a loopback address; an IPv6 address may be in brackets.
 
     Raises `ValueError` if the host is neither `localhost` nor an IP address.
     """

@@ -1,6 +1,6 @@
-"""Builds the JSON patches for a node's cordon, labels and taints; a patch is empty if nothing would change.
+"""Builds the JSON patches for a node's cordon, labels and taints; a patch without changes is an empty list.
 
-The requirements are NMO-3, NMO-4, NMO-14 and NMO-27b.
+Requirements: NMO-3, NMO-4, NMO-14 and NMO-27b.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ MAINTENANCE_LABEL = "nodemaintenance.dev/maintenance"
 Event sources and `resync` select nodes by this label, so that other nodes cause no load (design rule 10).
 """
 EXCLUDE_LABEL = "remediation.medik8s.io/exclude-from-remediation"
-"""Label that makes the medik8s remediators ignore a node: "true" during its maintenance."""
+"""Label that excludes a node from remediation by the medik8s operators; "true" during a maintenance."""
 EXCLUDED_BEFORE_LABEL = "nodemaintenance.dev/excluded-before"
-"""Label that stores the value that `EXCLUDE_LABEL` had before the maintenance, `UNSET_VALUE` if there was none."""
+"""Label that preserves the `EXCLUDE_LABEL` value from before the maintenance; `UNSET_VALUE` if there was none."""
 UNSET_VALUE = "unset"
 
 
@@ -40,7 +40,7 @@ def is_cordoned(node: Node) -> bool:
 def find_missing_taints(node: Node, drain_taint: str) -> list[Object]:
     """Return the maintenance taints that the node lacks, in the order of requirement document 002 (DRN-13).
 
-    A taint with the same key and effect counts as present whatever its value, which is left unchanged (C4).
+    A taint with the same key and effect counts as present regardless of its value, which is not changed (C4).
     """
     present = {(taint.get("key"), taint.get("effect")) for taint in node["spec"].get("taints") or []}
     return [
@@ -53,15 +53,15 @@ def find_missing_taints(node: Node, drain_taint: str) -> list[Object]:
 def select_taints_to_log(node: Node, drain_taint: str) -> list[Object]:
     """Return the taints to log before they are added, in the order of requirement document 002 (DRN-13, NMO-17a).
 
-    `node.kubernetes.io/unschedulable` is always logged, because the controller manager also adds it to each cordoned
-    node and may be faster. A drain taint that the node already has is not logged.
+    `node.kubernetes.io/unschedulable` is always logged, even if the node has it: the controller manager also adds it to
+    each cordoned node and may be faster. A drain taint that the node already has is not logged.
     """
     drain = [taint for taint in find_missing_taints(node, drain_taint) if taint["key"] == drain_taint]
     return [{"key": UNSCHEDULABLE_TAINT, "effect": NO_SCHEDULE}, *drain]
 
 
 def is_tainted(node: Node, key: str) -> bool:
-    """Return whether the node has a NoSchedule taint with this key, whatever its value."""
+    """Return whether the node has a NoSchedule taint with this key and any value."""
     return key not in {taint["key"] for taint in find_missing_taints(node, key)}
 
 
@@ -71,7 +71,7 @@ def is_cordoned_and_tainted(node: Node, drain_taint: str) -> bool:
 
 
 def is_unreachable(node: Node) -> bool:
-    """Return whether the node's kubelet has stopped sending heartbeats, so that the condition Ready is Unknown."""
+    """Return whether the node's Ready condition is Unknown, because its kubelet has stopped sending heartbeats."""
     conditions = (node.get("status") or {}).get("conditions") or []
     return any(item["type"] == "Ready" and item["status"] == "Unknown" for item in conditions)
 
@@ -82,14 +82,14 @@ def get_maintenance_uid(node: Node) -> str | None:
 
 
 def is_labelled_for(node: Node | None, uid: str) -> bool:
-    """Return whether the node exists and its maintenance label names this maintenance."""
+    """Return whether the node exists and its maintenance label contains this uid."""
     return node is not None and get_maintenance_uid(node) == uid
 
 
 def has_maintenance_label(node: Node) -> bool:
-    """Return whether the node has the maintenance label, whatever uid the label names.
+    """Return whether the node has the maintenance label with any uid.
 
-    If the uid mattered, two maintenances of one node would overwrite each other's label forever.
+    The uid is not compared: otherwise two maintenances of one node would overwrite each other's label forever.
     """
     return MAINTENANCE_LABEL in _get_labels(node)
 
@@ -102,9 +102,9 @@ def is_in_maintenance(node: Node, drain_taint: str) -> bool:
 def build_cordon_patch(node: Node, maintenance_uid: str = "", stale_drain_taints: Collection[str] = ()) -> list[Object]:
     """Build the JSON patch that cordons and labels the node; empty if nothing would change.
 
-    `maintenance_uid` is the uid of the maintenance, or "" for a cordon without a maintenance, which sets no labels. If
-    the label names an earlier maintenance, which did not restore the node, the patch also removes the drain taints
-    `stale_drain_taints`, which would otherwise remain.
+    `maintenance_uid` is "" for a cordon without a maintenance, which sets no labels. If the node's label contains the
+    uid of an earlier maintenance, which did not restore the node, the patch also removes that maintenance's drain
+    taints, `stale_drain_taints`.
     """
     patch = _build_labels_patch(node, _build_maintenance_labels(node, maintenance_uid)) if maintenance_uid else []
     if maintenance_uid and get_maintenance_uid(node) not in (None, maintenance_uid):
@@ -118,8 +118,8 @@ def build_cordon_patch(node: Node, maintenance_uid: str = "", stale_drain_taints
 def build_taint_patch(node: Node, drain_taint: str, maintenance_uid: str) -> list[Object]:
     """Build the JSON patch that adds missing maintenance taints and keeps all other taints; empty if none is missing.
 
-    A node that lost the maintenance label gets it again for `maintenance_uid`. Without the label, a taint written late
-    would never be found and removed.
+    If the node has lost the maintenance label, the patch adds it again. Without the label, `resync` would not find the
+    node and remove its taints after the maintenance.
     """
     missing = find_missing_taints(node, drain_taint)
     if not missing:
@@ -137,10 +137,10 @@ def build_taint_patch(node: Node, drain_taint: str, maintenance_uid: str) -> lis
 
 
 def build_restore_patch(node: Node, drain_taints: Iterable[str], *, successor_uid: str = "") -> list[Object]:
-    """Build the JSON patch that removes the drain taints, the cordon, the unschedulable taint and our labels.
+    """Build the JSON patch that removes the drain taints, the cordon, the unschedulable taint and the project's labels.
 
-    Drain taints are removed whatever their value. `successor_uid` is the uid of the node's next maintenance, if any:
-    then the cordon and the unschedulable taint stay, and the label names that maintenance.
+    Drain taints are removed regardless of their values. If the node has a next maintenance, `successor_uid`, the cordon
+    and the unschedulable taint stay, and the label gets that uid.
     """
     keys: Collection[str] = {*drain_taints, *([] if successor_uid else [UNSCHEDULABLE_TAINT])}
     patch = _build_untaint_patch(node, keys)
@@ -154,7 +154,7 @@ def build_restore_patch(node: Node, drain_taints: Iterable[str], *, successor_ui
 
 
 def _build_preconditions(node: Node) -> list[Object]:
-    """Build the JSON patch tests which ensure that the node's uid and maintenance label are still as they were read.
+    """Build the JSON patch tests that the node's uid and maintenance label have not changed since the node was read.
 
     Cordoning and restoring a node change its label. The API server thus rejects a patch that was computed before such a
     change (design rule 12).
@@ -164,7 +164,7 @@ def _build_preconditions(node: Node) -> list[Object]:
             _build_uid_test(node),
             {
                 "op": "test",
-                "path": _build_label_path(MAINTENANCE_LABEL),
+                "path": _build_label_pointer(MAINTENANCE_LABEL),
                 "value": _get_labels(node).get(MAINTENANCE_LABEL),
             },
         ]
@@ -179,7 +179,7 @@ def _get_labels(node: Node) -> Mapping[str, str]:
     return node["metadata"].get("labels") or {}
 
 
-def _build_label_path(name: str) -> str:
+def _build_label_pointer(name: str) -> str:
     return "/metadata/labels/" + name.replace("/", "~1")
 
 
@@ -190,7 +190,7 @@ def _build_maintenance_labels(node: Node, maintenance_uid: str) -> dict[str, str
 
 
 def _build_restored_labels(node: Node) -> dict[str, str | None]:
-    """Return our labels after a restore, None for a label to remove; `EXCLUDE_LABEL` gets its previous value."""
+    """Return the project's labels after the node is restored; None removes a label, and `EXCLUDE_LABEL` is reset."""
     labels = _get_labels(node)
     before = (
         {EXCLUDE_LABEL: None if labels[EXCLUDED_BEFORE_LABEL] == UNSET_VALUE else labels[EXCLUDED_BEFORE_LABEL]}
@@ -201,21 +201,21 @@ def _build_restored_labels(node: Node) -> dict[str, str | None]:
 
 
 def _build_labels_patch(node: Node, desired: Mapping[str, str | None]) -> list[Object]:
-    """Build the operations that set these labels, or remove labels whose value is None; empty if nothing changes."""
+    """Build the JSON patch operations that set these labels, or remove those with the value None."""
     labels = _get_labels(node)
     changed = {name: value for name, value in desired.items() if labels.get(name) != value}
     if changed and not labels:
         return [{"op": "add", "path": "/metadata/labels", "value": changed}]
     return [
-        {"op": "remove", "path": _build_label_path(name)}
+        {"op": "remove", "path": _build_label_pointer(name)}
         if value is None
-        else {"op": "add", "path": _build_label_path(name), "value": value}
+        else {"op": "add", "path": _build_label_pointer(name), "value": value}
         for name, value in changed.items()
     ]
 
 
 def _build_taints_patch(node: Node, taints: list[Object]) -> list[Object]:
-    """Build the operations that replace the taints; the patch fails if they changed since they were read (NMO-4)."""
+    """Build the JSON patch operations that replace the node's taints unless they changed since the read (NMO-4)."""
     return [
         {"op": "test", "path": "/spec/taints", "value": node["spec"].get("taints")},
         {"op": "add", "path": "/spec/taints", "value": taints},
@@ -223,7 +223,7 @@ def _build_taints_patch(node: Node, taints: list[Object]) -> list[Object]:
 
 
 def _build_untaint_patch(node: Node, keys: Collection[str]) -> list[Object]:
-    """Build the operations that remove the NoSchedule taints with these keys, whatever their value; empty for none."""
+    """Build the JSON patch operations that remove the NoSchedule taints with these keys; empty if there are none."""
     taints = node["spec"].get("taints") or []
     kept = [taint for taint in taints if not (taint["key"] in keys and taint.get("effect") == NO_SCHEDULE)]
     return _build_taints_patch(node, kept) if len(kept) < len(taints) else []
@@ -232,8 +232,7 @@ def _build_untaint_patch(node: Node, keys: Collection[str]) -> list[Object]:
 def build_natural_sort_key(name: str) -> list[tuple[int, str]]:
     """Return a sort key that orders numbers in node names numerically: node-2 before node-10.
 
-    Numbers are compared by length and then digit by digit, because Python does not convert numbers with thousands of
-    digits.
+    Numbers are compared by length and then digit by digit, because `int` rejects strings with thousands of digits.
     """
     return [_build_number_key(word) if word.isdecimal() else (-1, word) for word in re.split(r"(\d+)", name)]
 

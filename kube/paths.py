@@ -1,4 +1,4 @@
-"""The type of API objects, and functions that build API paths and field selectors. Pure functions."""
+"""Defines the type of API objects, and builds API paths and field selectors. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Object = dict[str, Any]
 MALFORMED_OBJECT_ERRORS = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """Exceptions that the functions in `kube` raise for an object that violates its schema."""
 DEFAULT_NAMESPACE = "node-maintenance"
-"""Default namespace of this project; an overlay may use a different one."""
+"""Default namespace of an install of this project; a Kustomize overlay may use a different one."""
 LEASE_NAMESPACE = os.environ.get("LEASE_NAMESPACE") or "medik8s-leases"
-"""Namespace of the node leases.
+"""Namespace of the nodes' Leases.
 
-The medik8s remediators read the same environment variable, so that one setting moves their leases and ours.
+The medik8s remediators read the same environment variable, so that one setting moves their Leases and this project's.
 """
 LEASES_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
 PODS_PATH = "/api/v1/pods"
@@ -23,22 +23,22 @@ PODS_PATH = "/api/v1/pods"
 
 
 def encode_path_segment(name: str) -> str:
-    """Encode a name as one path segment.
+    """Encode a name as one path segment of a URL.
 
-    The name may be arbitrary text and must not lead to a different resource. Characters that could do so are replaced,
-    which gives a name that no object has.
+    The name may be arbitrary text and must not address a different resource. Text that could do so is therefore
+    replaced by characters that no object's name contains.
     """
     harmless = name.replace("/", ":").replace("%", ":") if name.strip(".") else ":"
     return quote(harmless, safe="")
 
 
 def build_events_path(namespace: str) -> str:
-    """Return the API path of the Events in a namespace."""
+    """Return the API path of the Kubernetes Events in a namespace."""
     return f"/api/v1/namespaces/{encode_path_segment(namespace)}/events"
 
 
 def _escape_selector_value(value: str) -> str:
-    """Escape a field selector's value: a comma in a free-text `nodeName` must not break the request."""
+    """Escape a value in a field selector, because a comma in a free-text `nodeName` would break the request."""
     return value.replace("\\", "\\\\").replace(",", "\\,").replace("=", "\\=")
 
 

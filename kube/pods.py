@@ -14,18 +14,18 @@ FINISHED_PHASES = ("Succeeded", "Failed")
 
 @dataclass(frozen=True)
 class DrainOptions:
-    """The flags of `kubectl drain`; a NodeMaintenance can override the defaults below (DRN-1a).
+    """The options of a drain, named after the flags of `kubectl drain`; a NodeMaintenance can override them (DRN-1a).
 
     Attributes:
         force: Also evict pods that no controller would recreate (DRN-4).
         ignore_daemonsets: Leave DaemonSet pods on the node instead of refusing the drain (DRN-3).
         delete_emptydir_data: Also evict pods with emptyDir volumes (DRN-2).
-        pod_selector: Label selector of the pods to evict (DRN-5). The code that lists the pods applies it.
-        grace_period_seconds: Grace period for all pods, None for each pod's own.
-        disable_eviction: Delete pods without checking budgets.
-        skip_wait_seconds: Do not wait for a pod whose grace period ended more than this many seconds ago; 0 waits for
-            all pods.
-        escalation_action: Action of the escalation step that deletes the pods, "" if no step does.
+        pod_selector: Label selector of the pods to evict (DRN-5). The caller applies it when it lists the pods.
+        grace_period_seconds: Grace period for all pods; None uses each pod's own.
+        disable_eviction: Delete pods without checking PodDisruptionBudgets.
+        skip_wait_seconds: Do not wait for a terminating pod whose grace period ended more than this many seconds ago; 0
+            waits for all pods.
+        escalation_action: Action of the escalation step that deletes the pods; "" if no step deletes them.
     """
 
     force: bool = True
@@ -40,7 +40,7 @@ class DrainOptions:
 
 @dataclass(frozen=True)
 class DrainRefusal:
-    """The pods for which a drain is refused, and kubectl's reason."""
+    """kubectl's reason to refuse a drain, and the pods that cause the refusal."""
 
     reason: str
     pods: list[str]
@@ -51,9 +51,9 @@ class PodClassification:
     """The pods on a node, grouped by what a drain does with them.
 
     Attributes:
-        leaving: Pods to evict, and terminating ones. DaemonSet pods are included unless the options ignore them.
+        leaving: Pods to evict, and terminating pods. DaemonSet pods are included unless the options ignore them.
         daemonset_pods: DaemonSet pods; also in `leaving` unless the options ignore them.
-        bare: Pods in `leaving` that no controller will recreate.
+        bare: Pods in `leaving` that no controller would recreate.
         with_local_storage: Pods in `leaving` whose emptyDir data will be lost.
         refusals: Reasons why a drain with these options must not start, empty if it may.
     """
@@ -67,7 +67,7 @@ class PodClassification:
 
 DEFAULT_DRAIN_OPTIONS = DrainOptions()
 UNMANAGED_MESSAGE = "deleting Pods not managed by ReplicationController, ReplicaSet, Job, DaemonSet or StatefulSet"
-"""kubectl's wording from the time when the operators that this project replaces were written."""
+"""kubectl's former wording, which the operators that this project replaces log."""
 
 
 def format_key(pod: Pod) -> str:
@@ -91,7 +91,7 @@ def get_node_name(pod: Pod) -> str:
 
 
 def get_controller(pod: Pod) -> Mapping[str, Any] | None:
-    """Return the owner reference of the controller that would recreate this pod, None if it has none."""
+    """Return the owner reference of the controller that would recreate this pod, None if there is none."""
     owners = pod["metadata"].get("ownerReferences") or []
     return next((owner for owner in owners if owner.get("controller")), None)
 
@@ -112,7 +112,7 @@ def is_finished(pod: Pod) -> bool:
 
 
 def tolerates(pod: Pod, taint_key: str, effect: str) -> bool:
-    """Return whether the pod tolerates a taint with this key and effect and without a value."""
+    """Return whether the pod tolerates a taint with this key and effect and an empty value."""
     return any(
         toleration.get("key", taint_key) == taint_key
         and toleration.get("effect", effect) == effect
@@ -122,7 +122,7 @@ def tolerates(pod: Pod, taint_key: str, effect: str) -> bool:
 
 
 def tolerates_everything(pod: Pod) -> bool:
-    """Return whether the pod tolerates taints with any key."""
+    """Return whether the pod has a toleration without a key, which matches every taint key."""
     keyless = (toleration for toleration in pod["spec"].get("tolerations") or [] if not toleration.get("key"))
     return any(toleration.get("operator") == "Exists" for toleration in keyless)
 
@@ -144,20 +144,20 @@ def has_local_storage(pod: Pod) -> bool:
 
 
 def list_claims(pod: Pod) -> list[str]:
-    """Return the names of the PersistentVolumeClaims whose volumes the pod uses, sorted."""
+    """Return the sorted names of the PersistentVolumeClaims that the pod's volumes use."""
     volumes = pod["spec"].get("volumes") or []
     return sorted({volume[CLAIM_SOURCE]["claimName"] for volume in volumes if CLAIM_SOURCE in volume})
 
 
 def build_claim_volume(claim: str) -> dict[str, Any]:
-    """Build the field of a volume that names its PersistentVolumeClaim."""
+    """Build the fields of a pod volume that reference a PersistentVolumeClaim."""
     return {CLAIM_SOURCE: {"claimName": claim}}
 
 
 def is_never_evicted(pod: Pod, orphan_uids: Collection[str] = ()) -> bool:
-    """Return whether the pod stays on the node whatever the drain options are.
+    """Return whether the pod stays on the node regardless of the drain options.
 
-    Mirror pods stay, and so do DaemonSet pods unless they are finished or in `orphan_uids`.
+    Such pods are mirror pods, and DaemonSet pods that are neither finished nor in `orphan_uids`.
     """
     return is_mirror_pod(pod) or (is_daemonset_pod(pod) and not is_finished(pod) and get_uid(pod) not in orphan_uids)
 
@@ -210,9 +210,9 @@ def _find_refusals(classification: PodClassification, options: DrainOptions) -> 
 def build_warnings(
     classification: PodClassification, unmanaged_message: str = "deleting Pods that declare no controller"
 ) -> list[str]:
-    """Return the warnings to log once, before the first eviction (NMO-7, NMO-8).
+    """Return the warnings about these pods, to log before the first eviction (NMO-7, NMO-8).
 
-    `unmanaged_message` is the text for pods without a controller, by default kubectl's.
+    `unmanaged_message` is the text for pods without a controller; the default is kubectl's current wording.
     """
     lines = []
     if classification.daemonset_pods:
@@ -225,8 +225,8 @@ def build_warnings(
 
 
 def build_warning_line(classification: PodClassification) -> str:
-    """Return the warnings in one line, in the wording of the operators that this project replaces (NMO-8a).
+    """Return the warnings as one line, in the wording of the operators that this project replaces (NMO-8a).
 
-    The line is "" if there is nothing to warn about.
+    The line is "" if there are no warnings.
     """
     return "; ".join(build_warnings(classification, UNMANAGED_MESSAGE))

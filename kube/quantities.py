@@ -1,4 +1,4 @@
-"""Parses resource quantities and adds up resource lists, on plain dicts. Pure functions."""
+"""Parses resource quantities and adds up resource lists. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import Any
 
 Resources = Mapping[str, int]
-"""Resource name → amount in thousandths of the resource's unit: millicores of CPU, thousandths of a byte."""
+"""Amounts by resource name, in thousandths of the resource's unit: millicores of CPU, thousandths of a byte."""
 MILLI = 1000
-"""Thousandths in one unit of a resource."""
+"""Number of thousandths in one unit of a resource."""
 _QUANTITY_PATTERN = re.compile(
     r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+))(?:[eE](?P<exponent>[+-]?\d{1,2})|(?P<suffix>[KMGTPE]i|[numkMGTPE]))?",
     re.ASCII,
@@ -27,7 +27,7 @@ _FACTORS = {
 
 @lru_cache(maxsize=4096)
 def parse_quantity(quantity: object) -> int:
-    """Return a quantity such as `100m`, `1.5`, `2Gi` or `1e3` in thousandths, rounded up.
+    """Parse a quantity such as `100m`, `1.5`, `2Gi` or `1e3`; return it in thousandths, rounded up.
 
     Raises `ValueError` for text that is not a quantity. Source: the documentation of `resource.Quantity` in
     k8s.io/apimachinery.
@@ -40,7 +40,7 @@ def parse_quantity(quantity: object) -> int:
 
 
 def parse_resources(quantities: Mapping[str, Any] | None) -> dict[str, int]:
-    """Return a resource list, such as a container's requests or a node's allocatable resources, in thousandths."""
+    """Parse a resource list, such as a container's requests or a node's allocatable resources, into thousandths."""
     return {name: parse_quantity(quantity) for name, quantity in (quantities or {}).items()}
 
 

@@ -1,4 +1,4 @@
-"""Compares resource versions, to find the newest state of a collection (KEP-5504). Pure functions."""
+"""Compares the resource versions of API objects and lists as decimal numbers (KEP-5504). Pure functions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ VERSION_PATTERN = re.compile("[1-9][0-9]{0,18}")
 
 
 def find_newest(versions: Iterable[str]) -> str:
-    """Return the highest valid version, "" if none is valid."""
+    """Return the newest valid resource version, "" if none is valid."""
     return max(filter(is_resource_version, versions), key=lambda version: (len(version), version), default="")
 
 
 def find_oldest(versions: Iterable[str]) -> str:
-    """Return the lowest version, "" if `versions` is empty or contains an invalid one."""
+    """Return the oldest resource version, "" if `versions` is empty or contains an invalid one."""
     version_list = list(versions)
     are_all_valid = all(map(is_resource_version, version_list))
     return min(version_list, key=lambda version: (len(version), version), default="") if are_all_valid else ""

@@ -1,7 +1,7 @@
 """Rules of kube-scheduler that decide whether a node accepts a pod, on plain dicts. Pure functions.
 
-The rules cover resource requests, taints, node selectors, required node affinity, and cordoned and unready nodes. A pod
-may have constraints that these rules do not cover: `list_unmodelled_constraints` names them.
+The rules cover resource requests, taints, node selectors, required node affinity, cordons and node readiness.
+`list_unmodelled_constraints` names a pod's constraints that these rules do not cover.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kube.quantities import MILLI, add_resources, max_resources, parse_resources
 from kube.selectors import matches
 
 REJECTING_EFFECTS = (NO_SCHEDULE, "NoExecute")
-"""Taint effects that keep a pod without a matching toleration from being scheduled to a node."""
+"""Taint effects that prevent the scheduling of a pod without a matching toleration."""
 DEFAULT_SCHEDULER = "default-scheduler"
 ALL_NAMESPACES = ""
 BOUND_VOLUME_TYPES = (
     *("persistentVolumeClaim", "ephemeral", "awsElasticBlockStore", "azureDisk", "cinder"),
     *("gcePersistentDisk", "iscsi", "rbd"),
 )
-"""Types of volumes that may be usable only on some nodes, or on one node at a time."""
+"""Volume types that may be usable only on some nodes, or on one node at a time."""
 POD_SPEC_FIELDS = ("nodeName", "nodeSelector", "affinity", "tolerations", "overhead", "resources")
 _NODE_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 _TOLERATION_OPERATORS = ("", "Equal", "Exists")
@@ -33,10 +33,10 @@ _INTEGER_PATTERN = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 
 
 def compute_pod_requests(pod: Pod) -> dict[str, int]:
-    """Return the resources that the scheduler reserves for a pod, in thousandths, including one of `pods`.
+    """Return the resources that the scheduler reserves for a pod, in thousandths; they include one unit of `pods`.
 
     The requests are the sum over the containers and sidecars, or the peak of the init containers if that is larger,
-    plus the overhead (KEP-688, KEP-753). Requests of the whole pod take precedence (KEP-2837).
+    plus the pod overhead (KEP-688, KEP-753). Pod-level requests take precedence (KEP-2837).
     """
     spec = pod["spec"]
     running: dict[str, int] = {}
@@ -63,7 +63,7 @@ def parse_allocatable(node: Node) -> dict[str, int]:
 
 
 def find_rejection(pod: Pod, node: Node) -> str:
-    """Return why the node does not accept the pod whatever its free resources, or "" if it does."""
+    """Return why the node rejects the pod regardless of free resources, "" if it accepts the pod."""
     unschedulable = {"key": UNSCHEDULABLE_TAINT, "effect": NO_SCHEDULE}
     if is_cordoned(node) and not tolerates_taint(pod, unschedulable):
         return "cordoned"
@@ -87,7 +87,7 @@ def tolerates_taint(pod: Pod, taint: Mapping[str, Any]) -> bool:
 
 
 def _matches_taint(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    """Return whether the toleration matches; an operator that is not modelled counts as a match."""
+    """Return whether the toleration matches the taint; an unknown operator counts as a match."""
     if toleration.get("effect") and toleration["effect"] != taint["effect"]:
         return False
     if toleration.get("key") and toleration["key"] != taint["key"]:
@@ -102,13 +102,13 @@ def _get_affinity(pod: Pod, kind: str) -> Mapping[str, Any]:
 
 
 def _get_required_node_terms(pod: Pod) -> list[Mapping[str, Any]] | None:
-    """Return the terms of the required node affinity, of which one must match; None without such an affinity."""
+    """Return the terms of the pod's required node affinity, one of which must match; None if it has none."""
     required = _get_affinity(pod, "nodeAffinity").get("requiredDuringSchedulingIgnoredDuringExecution")
     return None if required is None else list(required.get("nodeSelectorTerms") or [])
 
 
 def _matches_node_term(term: Mapping[str, Any], node: Node) -> bool:
-    """Return whether all requirements of the term match; an empty term matches no node."""
+    """Return whether the node satisfies all requirements of the term; an empty term matches no node."""
     labels, fields = node["metadata"].get("labels") or {}, {"metadata.name": node["metadata"]["name"]}
     results = [
         *(_matches_requirement(requirement, labels) for requirement in term.get("matchExpressions") or []),
@@ -118,7 +118,7 @@ def _matches_node_term(term: Mapping[str, Any], node: Node) -> bool:
 
 
 def _matches_requirement(requirement: Mapping[str, Any], values: Mapping[str, str]) -> bool:
-    """Return whether the labels or fields match; an operator that is not modelled counts as a match."""
+    """Return whether the labels or fields satisfy the requirement; an unknown operator counts as satisfied."""
     value, listed = values.get(requirement["key"]), requirement.get("values") or []
     match requirement["operator"]:
         case "In":
@@ -137,17 +137,17 @@ def _matches_requirement(requirement: Mapping[str, Any], values: Mapping[str, st
 
 
 def _is_greater(first: str | None, second: str | None) -> bool:
-    """Return whether both texts are integers and the first is greater."""
+    """Return whether both arguments are integers and the first one is greater."""
     if not all(text is not None and _INTEGER_PATTERN.fullmatch(text) for text in (first, second)):
         return False
     return int(first or 0) > int(second or 0)
 
 
 def list_unmodelled_constraints(pod: Pod, visible_resources: Collection[str]) -> list[str]:
-    """Return the pod's scheduling constraints that `find_rejection` and the requests do not cover.
+    """Return the pod's scheduling constraints that neither `find_rejection` nor a comparison of resources checks.
 
-    `visible_resources` are the resources that at least one node reports. A resource that no node reports may be
-    provided in another way, for example by dynamic resource allocation (KEP-5004).
+    `visible_resources` are the names of the resources that at least one node reports. A resource that no node reports
+    may be provided in another way, for example by dynamic resource allocation (KEP-5004).
     """
     return [
         *_list_placement_constraints(pod),
@@ -161,7 +161,7 @@ def list_unmodelled_constraints(pod: Pod, visible_resources: Collection[str]) ->
 
 
 def _list_placement_constraints(pod: Pod) -> Iterator[str]:
-    """Yield the constraints that depend on other pods, on volumes, on ports, or on another scheduler."""
+    """Yield the pod's constraints that depend on other pods, volumes, host ports or another scheduler."""
     spec = pod["spec"]
     if _list_required_pod_terms(pod, "podAffinity"):
         yield "pod affinity"
@@ -200,9 +200,9 @@ def _list_required_pod_terms(pod: Pod, kind: str) -> list[Mapping[str, Any]]:
 
 
 class AntiAffinityIndex:
-    """The required anti-affinity terms of many pods, which also keep other pods from a pod's node.
+    """The required anti-affinity terms of many pods; a term also keeps matching pods off the node of its own pod.
 
-    In: the pods. A term applies to the namespace of its pod. If it names other namespaces, the index assumes all.
+    In: the pods. A term applies to its pod's namespace. A term that names other namespaces is assumed to apply to all.
     """
 
     def __init__(self, pods: Iterable[Pod]) -> None:
@@ -210,10 +210,10 @@ class AntiAffinityIndex:
         self._terms = {
             (_get_term_namespace(pod, term), json.dumps(term.get("labelSelector"), sort_keys=True)): term
             for pod, term in terms
-        }  # The pods of one controller have equal terms.
+        }  # The pods of one controller have equal terms, which are stored once.
 
     def may_reject(self, pod: Pod) -> bool:
-        """Return whether an anti-affinity term may keep this pod from a node; the pod's own terms count, too."""
+        """Return whether an anti-affinity term, including the pod's own, may keep this pod off a node."""
         metadata = pod["metadata"]
         return any(
             namespace in (ALL_NAMESPACES, metadata["namespace"])
@@ -228,7 +228,7 @@ def _get_term_namespace(pod: Pod, term: Mapping[str, Any]) -> str:
 
 
 def trim_pod_for_scheduling(pod: Pod) -> Object:
-    """Return the fields of a bound pod that matter for the pods that may join it on its node."""
+    """Return the fields of a bound pod that affect which other pods can be scheduled to its node."""
     metadata, spec = pod["metadata"], pod["spec"]
     containers = {
         kind: [
@@ -245,7 +245,7 @@ def trim_pod_for_scheduling(pod: Pod) -> Object:
 
 
 def trim_node_for_scheduling(node: Node) -> Object:
-    """Return the fields of a node that matter for the pods that may be scheduled to it."""
+    """Return the fields of a node that affect which pods can be scheduled to it."""
     metadata, status = node["metadata"], node.get("status") or {}
     return {
         "metadata": {name: metadata[name] for name in ("name", "labels") if name in metadata},

@@ -1,4 +1,4 @@
-"""Evaluates label selectors as the API server does, formats them as queries and parses queries. Pure functions."""
+"""Evaluates label selectors as the API server does, formats them as query strings, and parses such strings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPERATORS = {"=": "In", "==": "In", "!=": "NotIn", "in": "In", "notin": "NotIn"
 def matches(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
     """Return whether `labels` satisfy a `metav1.LabelSelector`.
 
-    None matches nothing, an empty selector matches everything.
+    None matches nothing; an empty selector matches everything.
     """
     if selector is None:
         return False
@@ -48,7 +48,7 @@ def _matches_expression(expression: Mapping[str, Any], labels: Mapping[str, str]
 
 
 def format_selector(selector: Mapping[str, Any]) -> str:
-    """Return the selector in the form of the `labelSelector` query parameter, "" for an empty selector.
+    """Format the selector as a `labelSelector` query parameter; "" for an empty selector.
 
     Raises `ValueError` for an unknown field or operator, and `KeyError`, `TypeError` or `AttributeError` for other
     malformed selectors.
@@ -81,9 +81,9 @@ def _format_expression(expression: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=256)
 def parse_selector(query: str) -> Mapping[str, Any]:
-    """Parse a label query in kubectl's syntax, such as `app=web,tier in (a, b),!old`; "" gives an empty selector.
+    """Parse a label selector in kubectl's syntax, such as `app=web,tier in (a, b),!old`; "" gives an empty selector.
 
-    Raises `ValueError` with the text that cannot be parsed. The operators `>` and `<` are not supported.
+    Raises `ValueError` that quotes the text which cannot be parsed. The operators `>` and `<` are not supported.
     """
     return {"matchExpressions": list(_parse_expressions(query))} if query.strip() else {}
 

@@ -6,22 +6,22 @@ import re
 from datetime import datetime, timezone
 
 TIME_FORMAT, MICRO_TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S.%fZ"
-"""The formats of the Kubernetes types Time and MicroTime."""
+"""Formats of the Kubernetes API types Time and MicroTime."""
 RFC_3339_PATTERN = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(?:[.,]\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
 def format_time(time: datetime) -> str:
-    """Format a time with seconds, as used in metadata and conditions."""
+    """Format a time to the second, as in metadata and conditions."""
     return time.astimezone(timezone.utc).strftime(TIME_FORMAT)
 
 
 def format_micro_time(time: datetime) -> str:
-    """Format a time with microseconds, as used in Leases."""
+    """Format a time to the microsecond, as in Leases."""
     return time.astimezone(timezone.utc).strftime(MICRO_TIME_FORMAT)
 
 
 def parse_time(timestamp: str) -> datetime:
-    """Parse an RFC 3339 timestamp, without its fraction of a second.
+    """Parse an RFC 3339 timestamp, and drop its fraction of a second.
 
     Kubernetes writes the format of `format_time`, but a status may also contain other time zones and fractions. Raises
     `ValueError` if the text is not an RFC 3339 timestamp.
@@ -34,7 +34,7 @@ def parse_time(timestamp: str) -> datetime:
 
 
 def parse_time_or_none(timestamp: object) -> datetime | None:
-    """Parse a timestamp, or return None for an invalid one, which another client may have written."""
+    """Parse a timestamp that another client may have written; return None if it is invalid."""
     try:
         return parse_time(timestamp) if isinstance(timestamp, str) else None
     except (ValueError, OverflowError):

@@ -1,7 +1,7 @@
-"""Reduces objects to the fields that this project reads, for caches of thousands of objects. Pure functions.
+"""Reduces API objects to the fields that this project reads, for caches of thousands of objects. Pure functions.
 
-The functions of `kube.pods` and `kube.budgets` that PodSource calls return the same results for a full object and for a
-trimmed one.
+The functions of `kube.pods` and `kube.budgets` that PodSource calls return the same results for full and trimmed
+objects.
 """
 
 from __future__ import annotations
@@ -88,16 +88,16 @@ class _PodList(TypedDict):
 
 
 POD_LIST_DECODER = msgspec.json.Decoder(_PodList)
-"""Decoder for pod lists that builds only the fields read by `trim_pod_for_drain`, a tenth of each pod."""
+"""Decoder for pod lists that builds only the fields that `trim_pod_for_drain` reads, a tenth of each pod."""
 
 
 def keep_whole(obj: Object) -> Object:
-    """Return the object unchanged."""
+    """Return the object unchanged, where a trimming function is expected."""
     return obj
 
 
 def trim_pod(pod: Mapping[str, Any]) -> Object:
-    """Return the fields that decide whether and how the pod is evicted, and which budget covers it.
+    """Return the fields that determine whether and how the pod is evicted, and which PodDisruptionBudget covers it.
 
     These fields take less than a tenth of the memory of a typical pod.
     """
@@ -110,8 +110,8 @@ def trim_pod_for_drain(pod: Mapping[str, Any]) -> Object:
     """Return the fields that `trim_pod` keeps, and further fields that a drain needs.
 
     These are the node name, the finalizers, the grace period, the creation time and the tolerations, which may allow
-    the pod to return.
-    Of a terminating pod, the claims are also kept, because their volumes may delay its removal.
+    the pod to return. For a terminating pod, they include its PersistentVolumeClaims, whose volumes may delay its
+    removal.
     """
     trimmed = trim_pod(pod)
     names = ("creationTimestamp", "finalizers", "deletionGracePeriodSeconds")
@@ -142,7 +142,7 @@ def trim_node(node: Object) -> Object:
 
 
 def trim_budget(budget: Mapping[str, Any]) -> Object:
-    """Return the budget without managed fields, annotations and the conditions, which repeat the counts."""
+    """Return the PodDisruptionBudget without managed fields, annotations and conditions, which repeat the counts."""
     metadata: Object = budget["metadata"]
     status = _pick_fields(budget.get("status") or {}, ("observedGeneration", "disruptionsAllowed", *COUNT_FIELDS))
     trimmed_metadata = {**_trim_metadata(metadata), **_pick_fields(metadata, ("generation",))}
@@ -153,7 +153,7 @@ COUNT_FIELDS = ("currentHealthy", "desiredHealthy", "expectedPods")
 
 
 def _trim_metadata(metadata: Mapping[str, Any]) -> Object:
-    """Return the identifying metadata, with repeated strings such as labels interned to save memory."""
+    """Return the metadata that identifies the object, with repeated strings such as labels interned to save memory."""
     kept = _pick_fields(metadata, ("name", "uid", "resourceVersion", "deletionTimestamp"))
     labels = metadata.get("labels") or {}
     return {

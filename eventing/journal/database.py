@@ -1,4 +1,4 @@
-"""Connections to the journal's database, SQLite or PostgreSQL, with the same errors for both. Used by `store`."""
+"""Connections to the journal's database, SQLite or PostgreSQL, with the same errors for both; used by `store`."""
 
 from __future__ import annotations
 
@@ -21,56 +21,55 @@ from eventing.journal.fail_fast_lock import CONTENDED_TIMEOUT_SECONDS, FailFastL
 from eventing.journal.schema import OutdatedVersion, UnsupportedVersion
 
 VERSION_CHECK_SECONDS = 1.0
-"""Seconds between a writer's checks for a migration by a newer release.
+"""Seconds between a writer's checks whether a newer release has migrated the tables.
 
-Each check takes a round trip to the database.
+Each check takes one round trip to the database.
 """
 BUSY_TIMEOUT_SECONDS = 5
 """Seconds to wait for another process's lock on the SQLite file, or for a response from PostgreSQL.
 
-A broker waits 10 seconds for a response from `record`.
+The value is below the 10 seconds for which a broker waits for a response from `record`.
 """
 POSTGRESQL_OPTIONS = {
     "connect_timeout": BUSY_TIMEOUT_SECONDS,
-    "tcp_user_timeout": 1000 * BUSY_TIMEOUT_SECONDS,  # By default, a request to a vanished host is retried for minutes.
-    "keepalives_idle": BUSY_TIMEOUT_SECONDS,  # By default, a response from a vanished host is awaited for two hours.
+    "tcp_user_timeout": 1000 * BUSY_TIMEOUT_SECONDS,  # By default, sending to a vanished host is retried for minutes.
+    "keepalives_idle": BUSY_TIMEOUT_SECONDS,  # By default, a vanished host's response is awaited for two hours.
     "keepalives_interval": 1,
     "keepalives_count": 5,
     "options": "-c jit=off",  # JIT compilation would take longer than the journal's queries.
 }
 WRITE_LOCK_STATEMENTS = {"postgresql": schema.build_lock_statements(7305804385369681514)}
-"""Statements that let one process at a time write, until its transaction ends; SQLite locks its file without them."""
+"""Statements that allow one process at a time to write, until its transaction ends; SQLite needs no statements."""
 PRUNE_LOCK, REDRIVE_LOCK = 7305804385369681515, 7305804385369681516
-"""Keys of PostgreSQL advisory locks for pruning and redriving; a dead letter's number is added to the latter."""
+"""Keys of PostgreSQL advisory locks for pruning and redriving; the latter key is increased by the event's number."""
 URL_HINT = "URL is not supported: use a path, sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
 InsertFunction = Callable[[Table], sqlite.Insert | postgresql.Insert]
 INSERT_FUNCTIONS: Mapping[str, InsertFunction] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
-"""Dialect → its `insert` function; each dialect has its own class with `ON CONFLICT DO NOTHING`."""
+"""The `insert` function of each dialect, which supports `ON CONFLICT DO NOTHING`."""
 
 
 class JournalError(OSError):
-    """The journal cannot be opened, read or written; the message names the journal."""
+    """Error for a journal that cannot be opened, read or written; the message contains the journal's URL."""
 
 
 class JournalNotReady(JournalError):
-    """The journal does not exist yet, its tables are from an older release, or its server is unreachable.
+    """Error for a journal that does not exist yet, whose tables are outdated, or whose server is unreachable.
 
     The function `record` creates or migrates the journal.
     """
 
 
 class UnstorableData(BadEvent):
-    """The database cannot store this value, so a retry cannot succeed; the message gives the reason."""
+    """Error for a value that the database cannot store, so that a retry cannot succeed."""
 
 
 class Database:
-    """Thread-safe connections to one database.
+    """Thread-safe connections to the database of a journal.
 
-    Missing tables are created, and tables of an older version are migrated. With `create=False`, which needs no write
-    permission, the constructor raises `JournalNotReady` instead, and also if the server is unreachable. With
-    `defer_not_ready=True` the constructor accepts these states, and `connect` and `begin` raise `JournalNotReady` until
-    the journal is ready. Tables of a newer version always raise `JournalError`. A SQLite file that was replaced is
-    reopened.
+    The constructor creates missing tables and migrates tables of an older version. With `create=False`, which needs no
+    write permission, it raises `JournalNotReady` instead, also if the server is unreachable. With
+    `defer_not_ready=True`, the constructor does not raise it; instead, `connect` and `begin` raise it until the journal
+    is ready. Tables of a newer version always raise `JournalError`. A SQLite file that was replaced is reopened.
     """
 
     def __init__(self, url: str | Path, *, create: bool, defer_not_ready: bool = False) -> None:
@@ -90,7 +89,7 @@ class Database:
                 raise
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections to the database."""
         self._engine.dispose()
 
     def _open(self) -> None:
@@ -111,7 +110,7 @@ class Database:
                 schema.upgrade(connection)
 
     def _explain_not_ready(self) -> str:
-        """Return why the journal cannot be read yet, "" if the journal can be read."""
+        """Return why the journal cannot be read yet; "" if it can be read."""
         if self._path is not None and not self._stat_file():
             return "file does not exist yet: the function record creates it"
         with self._connect() as connection:
@@ -126,7 +125,7 @@ class Database:
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
-        """Yield a connection for reading; a replaced SQLite file is reopened first.
+        """Yield a connection for reading; reopen the SQLite file first if it was replaced.
 
         Raises `JournalError` for database errors inside the block.
         """
@@ -141,17 +140,17 @@ class Database:
 
     @contextmanager
     def begin(self, contended_timeout: float = CONTENDED_TIMEOUT_SECONDS) -> Iterator[Connection]:
-        """Yield a connection with a transaction; one process writes at a time.
+        """Yield a connection with a transaction; only one process writes at a time.
 
-        Writers are serialized so that a reader that has seen an event never sees an event with a smaller number appear
-        later.
+        Writers are serialized so that events appear in the order of their numbers: a reader that has read an event
+        never finds a smaller number later.
 
-        Raises `JournalError` for database errors inside the block, and rolls the transaction back. It also raises
+        Raises `JournalError` for database errors inside the block, after rolling the transaction back. It also raises
         `JournalError` in these cases:
 
         * The database is unreachable and another thread is already trying to use it: immediately.
         * The database is slow and several threads are waiting: after `contended_timeout` seconds.
-        * The SQLite file was replaced: once, after reopening it.
+        * The SQLite file was replaced: once, after the file has been reopened.
         """
         with self._translate_errors(), self._write_lock.hold(BUSY_TIMEOUT_SECONDS, contended_timeout):
             if self._reopen_if_replaced():
@@ -160,7 +159,7 @@ class Database:
                 yield connection
                 if self._has_version_table and time.monotonic() >= self._next_check_at:
                     self._next_check_at = time.monotonic() + VERSION_CHECK_SECONDS
-                    # The call raises an error, which rolls back the write, if a newer release migrated the tables.
+                    # Raises an error, which rolls back the write, if a newer release has migrated the tables.
                     schema.require_current_version(connection)
 
     @contextmanager
@@ -173,8 +172,8 @@ class Database:
     def _reopen_if_replaced(self) -> bool:
         """Open the database if it is not open, or reopen it if its SQLite file was replaced.
 
-        SQLite would otherwise keep using the deleted file. Returns whether the file was replaced. Raises `JournalError`
-        if the database cannot be opened.
+        Otherwise, SQLite would continue to use the deleted file. Returns whether the file was replaced. Raises
+        `JournalError` if the database cannot be opened.
         """
         is_same = self._stat_file() == self._opened_file
         if self._is_open and is_same:
@@ -185,7 +184,7 @@ class Database:
         return was_opened and not is_same
 
     def _stat_file(self) -> tuple[int, int] | None:
-        """Return device and inode of the SQLite file, or None if the file does not exist."""
+        """Return the device and inode of the SQLite file, None if the file does not exist."""
         if self._path is None:
             return None
         try:
@@ -196,9 +195,9 @@ class Database:
 
     @contextmanager
     def try_lock(self, lock_key: int) -> Iterator[bool]:
-        """Try to acquire a PostgreSQL advisory lock during the block; yield whether this succeeded.
+        """Try to hold a PostgreSQL advisory lock during the block; yield whether the lock was acquired.
 
-        Always yields True for SQLite, because only one process writes such a journal.
+        For SQLite, always yields True, because only one process writes such a journal.
         """
         if self._engine.dialect.name != "postgresql":
             yield True
@@ -231,7 +230,7 @@ def parse_sqlite_path(url: str) -> str | None:
 
 
 def create_database_engine(url: str, *, create: bool = True) -> Engine:
-    """Create the engine for a database; with `create=False`, SQLite does not create the file.
+    """Create the SQLAlchemy engine for a database; with `create=False`, SQLite does not create the file.
 
     Raises `SQLAlchemyError` for an unsupported URL, and `ImportError` if the database driver is not installed.
     """
@@ -252,21 +251,21 @@ def create_database_engine(url: str, *, create: bool = True) -> Engine:
 def _parse_url(url: str) -> URL:
     try:
         return make_url(url if "://" in url else f"sqlite:///{url}")
-    except ValueError:  # The port is not a number.
+    except ValueError:  # the port is not a number
         raise ArgumentError(URL_HINT) from None
 
 
 def _set_pragmas(connection: Any, _record: object) -> None:
-    """Enable WAL, so that readers and the writer do not block each other, and synchronous=FULL.
+    """Enable WAL, so that readers and the writer do not block each other, and set synchronous=FULL.
 
-    A durable broker drops an event as soon as `record` has responded, so not even a power failure may lose the event.
+    A durable broker drops an event as soon as `record` has acknowledged it, so the event must survive a power failure.
     """
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
 
 
 def _format_reason(error: Exception) -> str:
-    """Format the error as one line, with a remedy if one is known."""
+    """Format the error as one line, with the remedy if one is known."""
     if isinstance(error, ImportError):
         return "psycopg is not installed: run pip install 'psycopg[binary]'"
     if isinstance(error, NoSuchModuleError):
@@ -275,7 +274,7 @@ def _format_reason(error: Exception) -> str:
 
 
 def _redact_password(url: str) -> str:
-    """Return the URL without its password, for messages; for an invalid URL, only the part after the last @."""
+    """Return the URL without its password, for messages; for an invalid URL, return only the part after the last @."""
     try:
         return make_url(url).render_as_string(hide_password=True) if "://" in url else url
     except (ArgumentError, ValueError):

@@ -1,7 +1,7 @@
-"""The journal's data types: entries, attempts, their keys, and queries, independent of the database. No I/O.
+"""The journal's data types, independent of the database: entries, attempts, their keys, and queries. No I/O.
 
-Also builds and parses the event `attempts.made`, which carries attempts from the functions to `record` and in exports,
-and bounds the memory that many entries take.
+The module also builds and parses the event `attempts.made`, with which functions report their attempts to `record`, and
+limits the memory that lists of entries take.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from eventing.journal.origins import select_origin_fields
 from kube.text_limits import truncate
 
 MAX_ATTEMPT_SECONDS, MAX_STATUS = 1e6, 999
-"""Maximum seconds and maximum status of an attempt; greater values are rejected."""
+"""Maximum duration in seconds and maximum HTTP status of an attempt; attempts with larger values are rejected."""
 MIN_TIME, MAX_TIME = datetime(2, 1, 1, tzinfo=timezone.utc), datetime(9999, 1, 1, tzinfo=timezone.utc)
-"""Bounds of valid times; times closer to the limits of `datetime` overflow when rounded or converted to a zone."""
+"""Bounds of valid times; times closer to the limits of `datetime` overflow in rounding or time zone conversion."""
 MAX_KEY_BYTES = 512
-"""Maximum size of each key of an event or attempt, in bytes; a PostgreSQL index row has at most 2,700 bytes.
+"""Maximum size, in bytes, of each key of an event or attempt; a PostgreSQL index row has at most 2,700 bytes.
 
-The other indexed columns are truncated to this number of characters.
+Other indexed columns are truncated to this number of characters.
 """
 BATCH_CAPACITY_CHARACTERS = 4 * 1024 * 1024
-"""Maximum total size of the events (with their attempts) or the attempts in a batch, in characters."""
+"""Maximum total size, in characters, of the events in a batch (with their attempts), or of the attempts in a batch."""
 MAX_BATCH_ITEMS = 500
-"""Maximum number of items in a batch, however small they are."""
+"""Maximum number of items in a batch, regardless of their sizes."""
 MAX_REASON_CHARACTERS = 1000
-"""Maximum length of a failure's reason in lists of events, in characters; the event itself has the whole error."""
+"""Maximum length, in characters, of a failure's reason in lists of events; the event itself contains it in full."""
 REDRIVE_PREFIX = "redrive "
-"""Prefix of `Attempt.replay` for a redrive, which is not a broker's delivery."""
+"""Prefix of `Attempt.replay` for a redrive, in which no broker delivered the event."""
 DISCARD_PREFIX = f"{REDRIVE_PREFIX}discard "
-"""Prefix of `Attempt.replay` for a dead letter that a user discarded, so that nothing was delivered."""
+"""Prefix of `Attempt.replay` for a dead letter that a user discarded, so that it was not delivered."""
 StructuredEvent = Mapping[str, Any]
 """An event in the CloudEvents JSON format (structured mode)."""
 T = TypeVar("T")
@@ -51,14 +51,14 @@ class Attempt:
     """One execution of one function for one event, as reported by the function.
 
     Attributes:
-        source, event: Source and id of the event; together they identify it.
+        source, event: Source and id of the event, which together identify it.
         function: Name of the function.
         at: Start time, with time zone.
         seconds: Duration.
-        status: The HTTP status of the response.
+        status: HTTP status of the response.
         replies: The complete events in the response.
-        error: The text of an error response, "" on success.
-        replay: Id of the replay that the attempt belongs to, "" for a regular delivery.
+        error: Text of an error response, "" on success.
+        replay: Id of the replay that the attempt belongs to, "" for a broker's delivery.
     """
 
     source: str
@@ -73,22 +73,22 @@ class Attempt:
 
     @property
     def failed(self) -> bool:
-        """Return whether the response was an error."""
+        """Return whether the response had an error status."""
         return self.status >= 400
 
     @property
     def reported_error(self) -> str:
-        """Return the error that the function reported in a failure event, "" if there is none.
+        """Return the error that the function reported in a failure event, "" if it reported none.
 
-        A function that cannot process an event, and for which a retry would not help, responds with that event instead
-        of an error status.
+        If a function cannot process an event and a retry would not help, it responds with a failure event instead of an
+        error status.
         """
         data = (_as_mapping(reply.get("data")) for reply in self.replies if reply.get("type") in FAILURE_TYPES)
         return next((_build_failure_reason(fields) or "unknown error" for fields in data), "")
 
     @property
     def step_failed(self) -> bool:
-        """Return whether the function did not do its step: it responded with an error or with a failure event."""
+        """Return whether the step failed: the function responded with an error status or with a failure event."""
         return self.failed or bool(self.reported_error)
 
     def as_data(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Entry:
-    """One recorded event: its number in order of arrival, its arrival time, the event itself, and its attempts."""
+    """A recorded event with its number in order of arrival, its arrival time and its attempts."""
 
     seq: int
     arrived: datetime
@@ -121,7 +121,7 @@ class Entry:
 
     @property
     def maintenance(self) -> str:
-        """Return the uid of the NodeMaintenance or upgrade mutex object that the event is about, "" if none."""
+        """Return the uid of the NodeMaintenance or upgrade mutex object of the event, "" if there is none."""
         return get_object_identity(self.event)[0]
 
     @property
@@ -136,15 +136,15 @@ class Entry:
 
     @property
     def failure_reason(self) -> str:
-        """Return which step failed and why if the event reports a failure, otherwise ""."""
+        """Return the failed step and the error if the event reports a failure, otherwise ""."""
         is_failure = self.event.get_type() in FAILURE_TYPES
         return _build_failure_reason(_as_mapping(self.event.get_data())) if is_failure else ""
 
     @property
     def is_idle_tick(self) -> bool:
-        """Return whether the event is a tick, or emitted by one, and no function responded with an event or an error.
+        """Return whether the event is a tick of the PingSource or caused by one, and no function did anything for it.
 
-        There are such events every 15 seconds, whether or not a drain is blocked.
+        A tick occurs every 15 seconds, whether or not a drain is blocked.
         """
         attempts = [attempt for attempt in self.attempts if not attempt.replay]
         is_done = bool(attempts) and not any(item.replies or item.step_failed for item in attempts)
@@ -152,35 +152,35 @@ class Entry:
 
     @property
     def is_from_tick(self) -> bool:
-        """Return whether the event is a tick, or `resync` emitted it because of one."""
+        """Return whether the event is a tick of the PingSource, or was emitted by `resync` because of one."""
         return self.event.get_type() == TICK or self.event.get_source() == RESYNC_SOURCE
 
     @property
     def dead_letter(self) -> DeadLetter | None:
-        """Return why the event was dead-lettered, or None if it is not a dead letter."""
+        """Return the reason why the event became a dead letter, None if it is not a dead letter."""
         return parse_dead_letter(self.event)
 
 
 @dataclass(frozen=True)
 class Query:
-    """Selection of entries; an entry must meet all given conditions, and the default selects everything.
+    """A selection of entries, which must meet all given conditions; the default selects all entries.
 
     Attributes:
         node: Name of the node.
         maintenance: Uid or name of the NodeMaintenance or upgrade mutex object.
-        has_object: Only events about a NodeMaintenance or an upgrade mutex object.
-        types: Only events of these types.
-        since, until: Arrival at or after `since` and before `until`; with time zone.
-        failed: Only dead letters, `maintenance.step_failed`, `run.halted`, and events with a failed attempt that no
-            later attempt of the same function made good.
-        ids: Only events with these ids.
-        seqs: Only entries with these values of `seq`.
-        dead_letters_only: Only dead letters.
+        has_object: Select only events about a NodeMaintenance or an upgrade mutex object.
+        types: Select only events of these types.
+        since, until: Select only events that arrived at or after `since` and before `until`; both have a time zone.
+        failed: Select only dead letters, `maintenance.step_failed`, `run.halted`, and events with a failed attempt that
+            was not followed by a successful attempt of the same function.
+        ids: Select only events with these ids.
+        seqs: Select only entries with these values of `seq`.
+        dead_letters_only: Select only dead letters.
         awaiting_redrive: Exclude dead letters that their destination function accepted in a redrive, and dead letters
             that a user discarded.
-        after_seq: Only entries with a greater `seq`.
-        limit: Maximum number of entries, 0 for all.
-        keep_newest: Select the last `limit` entries instead of the first; the result is always in order of arrival.
+        after_seq: Select only entries with a greater `seq`.
+        limit: Maximum number of entries, 0 for no limit.
+        keep_newest: Select the last `limit` entries instead of the first; the result is still in order of arrival.
     """
 
     node: str = ""
@@ -200,23 +200,27 @@ class Query:
 
 
 def get_event_keys(event: BaseCloudEvent) -> dict[str, str]:
-    """Return an event's source and id, and the destination of a dead letter ("" for other events).
+    """Return an event's source and id, and a dead letter's destination ("" for any other event).
 
-    Raises `BadEvent` if a key is too long for the index.
+    Raises `BadEvent` if one of these keys is too long for the index.
     """
     dead = parse_dead_letter(event)
-    return _check_lengths(source=event.get_source(), id=event.get_id(), destination=dead.destination if dead else "")
+    return _check_key_lengths(
+        source=event.get_source(), id=event.get_id(), destination=dead.destination if dead else ""
+    )
 
 
 def get_attempt_keys(attempt: Attempt) -> dict[str, str]:
     """Return an attempt's function and replay, and its event's source and id.
 
-    Raises `BadEvent` if a key is too long for the index.
+    Raises `BadEvent` if one of these keys is too long for the index.
     """
-    return _check_lengths(source=attempt.source, event=attempt.event, function=attempt.function, replay=attempt.replay)
+    return _check_key_lengths(
+        source=attempt.source, event=attempt.event, function=attempt.function, replay=attempt.replay
+    )
 
 
-def _check_lengths(**keys: str) -> dict[str, str]:
+def _check_key_lengths(**keys: str) -> dict[str, str]:
     for name, text in keys.items():
         if len(text.encode(errors="replace")) > MAX_KEY_BYTES:
             raise BadEvent(f"{name} is longer than {MAX_KEY_BYTES} bytes")
@@ -224,10 +228,10 @@ def _check_lengths(**keys: str) -> dict[str, str]:
 
 
 def get_object_identity(event: BaseCloudEvent) -> tuple[str, str]:
-    """Return uid and name of the NodeMaintenance that an event is about, or two empty strings.
+    """Return the uid and name of the NodeMaintenance that an event is about; both are "" if there is none.
 
-    For events about the upgrade mutex, these are uid and name of the MutexRunConfig, MutexRule or MutexTarget. Works
-    for this project's events and for the API server's.
+    For events about the upgrade mutex, these are the uid and name of the MutexRunConfig, MutexRule or MutexTarget. The
+    function supports the API server's events and this project's own events.
     """
     if event.get_extension("kind") in EXTENSION_OF_KIND:
         metadata = _as_mapping(_as_mapping(event.get_data()).get("metadata"))
@@ -237,7 +241,7 @@ def get_object_identity(event: BaseCloudEvent) -> tuple[str, str]:
 
 
 def get_object_kind(event: BaseCloudEvent) -> str:
-    """Return the kind of the object that `get_object_identity` identifies, "" if there is none."""
+    """Return the kind of the object that an event is about, as in `get_object_identity`; "" if there is none."""
     event_kind = event.get_extension("kind")
     if event_kind in EXTENSION_OF_KIND:
         return str(event_kind)
@@ -247,7 +251,7 @@ def get_object_kind(event: BaseCloudEvent) -> str:
 def get_node_name(event: BaseCloudEvent) -> str:
     """Return the name of the node that an event is about, "" if there is none.
 
-    The API server's events contain the name in their data, this project's events as an extension.
+    The name is in the data of the API server's events, and in an extension of this project's events.
     """
     data = _as_mapping(event.get_data())
     if event.get_extension("kind") == "NodeMaintenance":
@@ -260,7 +264,7 @@ def get_node_name(event: BaseCloudEvent) -> str:
 def split_into_batches(
     sized_items: Iterable[tuple[T, int]], capacity: int = BATCH_CAPACITY_CHARACTERS
 ) -> Iterator[tuple[T, ...]]:
-    """Group items of the given sizes, in their order; each batch fits into `capacity` or has only one item."""
+    """Group items in their order; a batch takes at most `capacity`, or is a single larger item."""
     batch: list[T] = []
     free = capacity
     for item, size in sized_items:
@@ -274,10 +278,10 @@ def split_into_batches(
 
 
 def strip_data(entry: Entry) -> Entry:
-    """Return the entry without most of its event's data and of its attempts' replies, for a list of many entries.
+    """Return the entry without most of its event's data and its replies' data, for a list of many entries.
 
-    The data keeps only what identifies the object and the node that the event is about, who started and ended a
-    maintenance, and why a step failed. The replies keep their ids and types, and why a step failed.
+    The data keeps only what identifies the object and node that the event is about, who started and ended a
+    maintenance, and why a step failed. A reply keeps its id and type, and why a step failed.
     """
     uid, name = get_object_identity(entry.event)
     metadata = {"name": entry.node} if entry.event.get_extension("kind") == "Node" else {"uid": uid, "name": name}
@@ -297,19 +301,19 @@ def _strip_reply(reply: StructuredEvent) -> StructuredEvent:
 
 
 def _select_failure_fields(data: object) -> dict[str, str]:
-    """Return the data of a failure event that `_build_failure_reason` needs, in bounded length."""
+    """Return the fields of a failure event's data that `_build_failure_reason` needs, each truncated."""
     fields = _as_mapping(data)
     return {name: truncate(_to_text(fields.get(name)), MAX_REASON_CHARACTERS) for name in ("step", "error")}
 
 
 def _build_failure_reason(data: Mapping[str, Any]) -> str:
-    """Return the step and the error in the data of a failure event, in bounded length; "" if the data has no error."""
+    """Return the step and the error in the data of a failure event, truncated; "" if the data contains no error."""
     fields = _select_failure_fields(data)
     return f"{fields['step']}: {fields['error']}" if fields["step"] and fields["error"] else fields["error"]
 
 
 def build_attempts_event(attempts: Sequence[Attempt]) -> CloudEvent:
-    """Build the event `attempts.made` that carries these attempts."""
+    """Build the event `attempts.made` that contains these attempts."""
     attributes = {
         "id": str(uuid.uuid4()),
         "source": SOURCE_PREFIX + "attempts",
@@ -321,12 +325,12 @@ def build_attempts_event(attempts: Sequence[Attempt]) -> CloudEvent:
 
 
 def parse_attempts(event: BaseCloudEvent) -> list[Attempt]:
-    """Return the attempts in an `attempts.made` event. Raises `BadEvent` with the name of an invalid field."""
+    """Parse the attempts in an `attempts.made` event. Raises `BadEvent`, which names an invalid field."""
     return parse_attempt_list(_as_mapping(event.get_data()).get("attempts"))
 
 
 def parse_attempt_list(attempts: object) -> list[Attempt]:
-    """Return the attempts in a list of their data. Raises `BadEvent` with the name of an invalid field."""
+    """Parse a list of attempts from event data. Raises `BadEvent`, which names an invalid field."""
     if not isinstance(attempts, list):
         raise BadEvent("data.attempts is missing: send a list of attempts")
     return [_parse_attempt(f"data.attempts[{index}]", attempt) for index, attempt in enumerate(attempts)]
@@ -359,7 +363,7 @@ def _parse_attempt(field_path: str, value: object) -> Attempt:
 
 
 def _parse_reply(field_path: str, value: object) -> StructuredEvent:
-    """Return `value` if it is an event with id and type. Raises `BadEvent` otherwise."""
+    """Return `value` if it is an event with an id and a type. Raises `BadEvent` otherwise."""
     reply = _as_mapping(value)
     for name in ("id", "type"):
         _require_field(f"{field_path}.replies", reply, name, str)
@@ -375,7 +379,7 @@ def _require_field(field_path: str, data: Mapping[str, Any], name: str, *types: 
 
 
 def parse_time(text: str) -> datetime:
-    """Parse an ISO 8601 time, in UTC unless it has a time zone. Raises `BadEvent` for any other text."""
+    """Parse an ISO 8601 time; without a time zone, it is in UTC. Raises `BadEvent` for any other text."""
     try:
         time = datetime.fromisoformat(text.replace("Z", "+00:00"))
         zoned = time.astimezone(timezone.utc) if time.tzinfo else time.replace(tzinfo=timezone.utc)

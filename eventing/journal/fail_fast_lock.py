@@ -1,4 +1,4 @@
-"""A lock that limits how many threads wait for a slow or unavailable resource. Used by `database` and `record`."""
+"""A lock that limits how many threads wait for a slow or unavailable resource; used by `database` and `record`."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from contextlib import contextmanager
 MAX_WAITERS = 3
 """Maximum number of threads that wait longer than `CONTENDED_TIMEOUT_SECONDS`.
 
-A process that serves all functions has ten threads.
+The limit leaves threads for other requests: a process that serves all functions has ten threads.
 """
 CONTENDED_TIMEOUT_SECONDS = 0.2
 """Seconds for which any number of threads may wait.
 
-A thread usually holds the lock for a few milliseconds, so all threads in a burst of a dozen acquire it in time.
+A thread usually holds the lock for a few milliseconds, so a dozen threads can acquire it one after another in this
+time.
 """
 
 
 class FailFastLock:
-    """Lock for a resource that may be slow or unavailable.
+    """A lock for a resource that may be slow or unavailable.
 
-    After a failure or timeout, one thread tries to use the resource and all other threads are refused immediately.
-    Otherwise all threads could wait for an unresponsive database, and none could respond to requests or to the
-    kubelet's probes.
+    After a failure or timeout, one thread tries to use the resource, and all others fail immediately. Otherwise, all
+    threads could wait for an unresponsive database, and none could respond to requests or to the kubelet's probes.
     """
 
     def __init__(self, errors: type[Exception] | tuple[type[Exception], ...]) -> None:
@@ -55,11 +55,11 @@ class FailFastLock:
             return
         if timeout > contended_timeout:
             if not self._waiter_slots.acquire(blocking=False):
-                raise BlockingIOError("another thread holds the lock, and more threads wait for it: retry")
+                raise BlockingIOError("another thread holds the lock, and too many threads wait for it: retry")
             try:
                 if self._lock.acquire(timeout=timeout - contended_timeout):
                     return
             finally:
                 self._waiter_slots.release()
-        self._last_failed = True  # The holder may be waiting for a response that never arrives.
-        raise BlockingIOError("another thread holds the lock, and has no response yet: retry")
+        self._last_failed = True  # The lock's holder may be waiting for a response that never arrives.
+        raise BlockingIOError("another thread holds the lock and still waits for a response: retry")

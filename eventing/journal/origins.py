@@ -1,6 +1,7 @@
-"""Reads from recorded NodeMaintenances who started and who ended a maintenance, and why. No I/O.
+"""Reads from recorded events who started and who ended a maintenance, and why. No I/O.
 
-Only the API server's events contain the object. `docs/admission.md` describes how reliable the annotations are.
+Only the API server's events contain the NodeMaintenance. `docs/admission.md` describes how reliable the annotations
+are.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from kube.paths import Object
 from kube.text_limits import truncate
 
 MAX_ORIGIN_CHARACTERS = 300
-"""Maximum length of each name and of the reason, in characters; the event itself has the whole text."""
+"""Maximum length, in characters, of each user name and of the reason; the event itself contains them in full."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Who started and who ended a maintenance, and why; each is "" if it is unknown."""
+    """The users who started and ended a maintenance, and the reason; a field is "" if it is unknown."""
 
     requester: str = ""
     reason: str = ""
     ender: str = ""
 
     def format(self) -> str:
-        """Return a sentence about all that is known, "" if nothing is."""
+        """Format everything that is known as one sentence, "" if nothing is known."""
         texts = (
             self.requester and f"requested by {self.requester}",
             self.reason and f"reason: {self.reason}",
@@ -41,7 +42,7 @@ class Origin:
 
 
 def select_origin_fields(maintenance: Mapping[str, Any]) -> tuple[Object, Object]:
-    """Return the fields of a NodeMaintenance's metadata and spec that `read_origin` needs, in bounded length."""
+    """Return the fields of a NodeMaintenance's metadata and spec that `read_origin` needs, each truncated."""
     metadata, spec = _as_mapping(maintenance.get("metadata")), _as_mapping(maintenance.get("spec"))
     names = _select_texts(_as_mapping(metadata.get("annotations")), REQUESTER_ANNOTATION, ENDER_ANNOTATION)
     metadata_fields = {**({"annotations": names} if names else {}), **_select_texts(metadata, "deletionTimestamp")}
@@ -54,10 +55,10 @@ def find_origin(events: Iterable[BaseCloudEvent]) -> Origin:
 
 
 def read_origin(known: Origin, event: BaseCloudEvent) -> Origin:
-    """Return what is known, updated with the object in this event, which may be an event of any kind.
+    """Return the known origin, updated with the NodeMaintenance in this event if it contains one.
 
-    The user who ended a maintenance counts only if the object is deleted: `stop` names the user before the deletion,
-    which may fail.
+    The user who ended the maintenance counts only if the object is deleted. `stop` sets the annotation before the
+    deletion, which may fail.
     """
     if event.get_extension("kind") != "NodeMaintenance":
         return known
@@ -76,5 +77,5 @@ def _as_mapping(value: object) -> Mapping[str, Any]:
 
 
 def _select_texts(fields: Mapping[str, Any], *names: str) -> dict[str, str]:
-    """Return the fields with these names as texts, without empty ones."""
+    """Return those of the named fields that are not empty, as truncated strings."""
     return {name: truncate(str(fields[name]), MAX_ORIGIN_CHARACTERS) for name in names if fields.get(name)}

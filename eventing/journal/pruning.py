@@ -1,4 +1,4 @@
-"""Measures a journal, and deletes its oldest events and attempts in small transactions. Used by `store`."""
+"""Measures a journal, and deletes its oldest events and attempts in small transactions; used by `store`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from eventing.journal.database import BUSY_TIMEOUT_SECONDS, Database
 from eventing.journal.schema import ATTEMPT_SIZE, ATTEMPTS, BODIES, EVENT_SIZE, EVENTS
 
 MAX_BATCH_ROWS = 1000
-"""Maximum number of events and attempts to delete per transaction, which limits how long a writer waits."""
+"""Maximum number of events and attempts to delete per transaction, which limits how long writers wait."""
 
 
 @dataclass(frozen=True)
 class EmitterFilter:
-    """Conditions that select events and attempts by the emitter of the event."""
+    """SQL conditions that select events and attempts by the component that emitted the event."""
 
     events: ColumnElement[bool]
     attempts: ColumnElement[bool]
@@ -28,15 +28,15 @@ ALL_EMITTERS = EmitterFilter(true(), true())
 _IS_OWN_EVENT = func.substr(EVENTS.c.source, 1, len(SOURCE_PREFIX)) == SOURCE_PREFIX
 _IS_ON_OWN_EVENT = exists().where(EVENTS.c.id == ATTEMPTS.c.event, EVENTS.c.source == ATTEMPTS.c.source, _IS_OWN_EVENT)
 FOREIGN_EMITTERS = EmitterFilter(~_IS_OWN_EVENT, ~_IS_ON_OWN_EVENT)
-"""Events from sources outside this project, and all attempts except those for a recorded event of this project.
+"""Selects events from sources outside this project, and all attempts except those for a recorded own event.
 
-`record` verifies the source of the events that it accepts. A function runs on any event that is posted to it, so an
+`record` verifies the source of the events that it accepts. A function processes any event that is posted to it, so an
 attempt proves nothing about the event's source.
 """
 
 
 def measure_bytes(database: Database, emitters: EmitterFilter = ALL_EMITTERS) -> int:
-    """Return the size in bytes of the selected events and attempts, as `schema` computes it."""
+    """Return the total size, in bytes, of the selected events and attempts, as `schema` computes it."""
     with database.connect() as connection:
         return sum(connection.scalar(total) or 0 for total in _select_total_bytes(emitters.events, emitters.attempts))
 
@@ -44,10 +44,10 @@ def measure_bytes(database: Database, emitters: EmitterFilter = ALL_EMITTERS) ->
 def delete_oldest(
     database: Database, emitters: EmitterFilter, *, end: float = inf, min_freed_bytes: float = inf
 ) -> tuple[int, int]:
-    """Delete the oldest selected events and attempts before the time `end`, until `min_freed_bytes` bytes are freed.
+    """Delete the oldest selected events and attempts from before `end`, until `min_freed_bytes` bytes are freed.
 
-    For an attempt, its start time counts, whether its event was recorded or not. Returns the number of deleted events,
-    and the bytes of the deleted events and attempts.
+    An attempt's age is determined by its start time, whether or not its event was recorded. Returns the number of
+    deleted events, and the size of the deleted events and attempts in bytes.
     """
     count, freed, first = 0, 0, -inf
     while freed < min_freed_bytes and (oldest := _read_oldest(database, emitters, first, end)):
@@ -58,7 +58,7 @@ def delete_oldest(
 
 
 def _read_oldest(database: Database, emitters: EmitterFilter, start: float, end: float) -> list[tuple[float, int]]:
-    """Return time and size of the oldest selected events and attempts from `start` until `end`."""
+    """Return the time and size of the oldest selected events and attempts between `start` and `end`."""
     events = _select_by_time(EVENTS.c.arrived, EVENT_SIZE, start, end).where(emitters.events)
     attempts = _select_by_time(ATTEMPTS.c.at, ATTEMPT_SIZE, start, end).where(emitters.attempts)
     with database.connect() as connection:
@@ -71,7 +71,7 @@ def _select_by_time(at: ColumnElement[float], size: ColumnElement[int], start: f
 
 
 def _find_deletion_cutoff(rows: Iterable[tuple[float, int]], min_freed_bytes: float) -> float:
-    """Return the time up to which rows must be deleted to free `min_freed_bytes`, or the time of the last row."""
+    """Return the time up to which deleting rows frees `min_freed_bytes`; the last row's time if no time does."""
     last_time, freed = -inf, 0
     for at, size in rows:
         last_time, freed = at, freed + size
@@ -81,10 +81,10 @@ def _find_deletion_cutoff(rows: Iterable[tuple[float, int]], min_freed_bytes: fl
 
 
 def _delete_between(database: Database, emitters: EmitterFilter, start: float, end: float) -> tuple[int, int]:
-    """Delete the selected events and attempts from `start` to `end`; return the number of events and freed bytes."""
+    """Delete the selected events and attempts from `start` to `end`; return the event count and the freed bytes."""
     events = EVENTS.c.arrived.between(start, end) & emitters.events
     attempts = ATTEMPTS.c.at.between(start, end) & emitters.attempts
-    # The pruning thread serves no request, so it may wait for the lock.
+    # The pruning thread handles no request, so it may wait for the lock.
     with database.begin(contended_timeout=BUSY_TIMEOUT_SECONDS) as connection:
         freed = sum(connection.scalar(total) or 0 for total in _select_total_bytes(events, attempts))
         connection.execute(delete(BODIES).where(BODIES.c.seq.in_(select(EVENTS.c.seq).where(events))))

@@ -1,7 +1,7 @@
-"""Builds the SQL statements that read the journal, identical for SQLite and PostgreSQL. Used by `store`.
+"""Builds the SQL statements that read the journal, identical for SQLite and PostgreSQL; used by `store`.
 
-A list of many events must take bounded memory. Parsed data takes up to twenty times its size, and anyone who can post
-events could post several events of a few MiB. A list therefore reads all attributes, but limited data.
+A list of many events must need a limited amount of memory. Parsed data takes up to twenty times its size, and a client
+that can post events could post several of a few MiB. A list therefore contains all attributes, but only limited data.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from eventing.journal.schema import ATTEMPT_SIZE, ATTEMPTS, BODIES, EVENTS, IS_D
 MAX_SEQ = 2**63 - 1
 """The largest value of a `seq` column."""
 HEAD_CHARACTERS = 4096
-"""Number of characters to read from the start of each event (its head); few events are longer."""
+"""Number of characters to read from the start of each event (the event's head); few events are longer."""
 BODY_CAPACITY_CHARACTERS = 4 * 1024 * 1024
-"""Maximum total size of the events longer than `HEAD_CHARACTERS` that a list includes in full, in characters."""
+"""Maximum total size, in characters, of the events longer than `HEAD_CHARACTERS` that a list contains in full."""
 DATA_PATTERN = re.compile(r', "data(_base64)?": ')
-"""Matches the start of the data in an event written by the journal; quotes in attributes are escaped."""
+"""Matches the start of the data in an event that the journal has serialized; quotes in attributes are escaped."""
 
 
 def select_events(query: Query, body_column: ColumnElement[str] = BODIES.c.event) -> Select[int, float, str]:
-    """Build the query that returns number, arrival and body of each selected event, ordered by number."""
+    """Build the query for the number, arrival time and body of each selected event, ordered by number."""
     seq = EVENTS.c.seq
     selected = select(seq, EVENTS.c.arrived).where(*_build_conditions(query))
     if query.limit:
@@ -61,11 +61,11 @@ def _build_conditions(query: Query) -> Iterator[ColumnElement[bool]]:
 
 
 def _build_time_conditions(query: Query) -> Iterator[ColumnElement[bool]]:
-    """Yield the conditions on arrival, with bounds on `seq` that the database finds with the index on arrival.
+    """Yield the conditions on the arrival time, with bounds on `seq` that the database finds with the arrival index.
 
-    Without these bounds a search in the order of `seq` reads every event up to that time. The bounds alone are not
-    enough, because an import may append old events after new ones. Queries for few events need no bounds. `+ 0` keeps
-    both databases from computing the bounds by reading the events in the order of `seq`.
+    Without these bounds, a search in the order of `seq` would read every event up to that time. The bounds alone are
+    not sufficient, because an import may append old events after new ones. Queries for few events need no bounds. `+ 0`
+    prevents both databases from computing the bounds by reading events in the order of `seq`.
     """
     seq, arrived = EVENTS.c.seq, EVENTS.c.arrived
     is_selective = query.failed or query.dead_letters_only or query.ids or query.seqs
@@ -80,10 +80,10 @@ def _build_time_conditions(query: Query) -> Iterator[ColumnElement[bool]]:
 
 
 def _build_redriven_condition() -> ColumnElement[bool]:
-    """Build the condition that a dead letter was redriven successfully, or discarded.
+    """Build the condition that a dead letter was redriven successfully or discarded.
 
-    The last path segment of the dead letter's destination must be the function that accepted the dead letter. When a
-    dead letter is discarded whose destination names no function, the attempt has the destination itself.
+    The last path segment of the dead letter's destination must be the function that accepted the dead letter. If the
+    destination of a discarded dead letter is not a function's URL, the attempt contains the destination itself.
     """
     address, name = func.rtrim(EVENTS.c.destination, "/"), ATTEMPTS.c.function
     is_accepted = ATTEMPTS.c.replay.startswith(REDRIVE_PREFIX) & (ATTEMPTS.c.status < 400)
@@ -95,10 +95,10 @@ def _build_redriven_condition() -> ColumnElement[bool]:
 
 
 def _select_failed_events() -> Select[int]:
-    """Build the query that returns the numbers of failed events.
+    """Build the query for the numbers of failed events.
 
-    A failed attempt does not count if the broker delivered the event again, and the same function then succeeded. The
-    query starts from the failures, because there are few of them, regardless of the other conditions.
+    A failed attempt does not count if the broker delivered the event again and the same function then succeeded. The
+    query starts from the failures, because these are few regardless of the other conditions.
     """
     attempted = EVENTS.join(ATTEMPTS, (EVENTS.c.id == ATTEMPTS.c.event) & (EVENTS.c.source == ATTEMPTS.c.source))
     later = ATTEMPTS.alias("later")
@@ -116,16 +116,16 @@ def _select_failed_events() -> Select[int]:
 
 
 def select_event_heads(query: Query) -> Select[Any]:
-    """Build the query that returns each event's number, arrival time, head, size, source, id and type, by number."""
+    """Build the query for each event's number, arrival time, head, size, source, id and type, ordered by number."""
     selected = select_events(query, func.substr(BODIES.c.event, 1, HEAD_CHARACTERS).label("head")).subquery()
     columns = (EVENTS.c.size, EVENTS.c.source, EVENTS.c.id, EVENTS.c.type)
     return select(selected, *columns).join(EVENTS, EVENTS.c.seq == selected.c.seq).order_by(selected.c.seq)
 
 
 def choose_long_events(rows: Iterable[Row[Any]], capacity: int) -> list[int]:
-    """Return the numbers of the long events that fit into `capacity` together, in the order of the rows.
+    """Return the numbers of the long events that together fit into `capacity`, in the order of the rows.
 
-    An event is long if it exceeds `HEAD_CHARACTERS`.
+    An event is long if it has more than `HEAD_CHARACTERS` characters.
     """
     numbers = []
     for row in rows:
@@ -136,12 +136,12 @@ def choose_long_events(rows: Iterable[Row[Any]], capacity: int) -> list[int]:
 
 
 def select_bodies(seqs: Sequence[int]) -> Select[int, str]:
-    """Build the query that returns the number and body of the events with the numbers `seqs`."""
+    """Build the query for the number and body of the events with these numbers."""
     return select(BODIES.c.seq, BODIES.c.event).where(BODIES.c.seq.in_(seqs))
 
 
 def select_sizes(query: Query) -> Select[int, int]:
-    """Build the query that returns the number of each selected event, and its size including its attempts.
+    """Build the query for each selected event's number, and its size including its attempts.
 
     The rows are in order of arrival, which may differ from the order of the numbers.
     """
@@ -155,9 +155,9 @@ def select_sizes(query: Query) -> Select[int, int]:
 
 
 def parse_event_head(row: Row[Any]) -> BaseCloudEvent:
-    """Build the event from its first `HEAD_CHARACTERS` characters; a longer event has no data.
+    """Parse an event from its head, which is its first `HEAD_CHARACTERS` characters; a longer event gets no data.
 
-    If the attributes alone are longer than the head, the event has only id, source and type.
+    If the attributes alone are longer than the head, the result has only an id, a source and a type.
     """
     if row.size <= HEAD_CHARACTERS:
         return JSONFormat().read(None, row.head)

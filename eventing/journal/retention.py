@@ -1,7 +1,7 @@
-"""Retention for the journal: `$JOURNAL_DAYS` limits the age of events, and `$JOURNAL_BYTES` the total size.
+"""Retention of the journal: `$JOURNAL_DAYS` limits the age of events, and `$JOURNAL_BYTES` their total size.
 
-An unset variable means no limit. `record` prunes the journal in the background: at its first event, and then
-once an hour while events arrive.
+An unset variable means no limit. `record` prunes the journal in the background: at its first event, and then once an
+hour as long as events arrive.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 DAYS_VARIABLE, BYTES_VARIABLE = "JOURNAL_DAYS", "JOURNAL_BYTES"
 PRUNE_INTERVAL_SECONDS = 3600.0
-"""Seconds between two prune runs."""
+"""Seconds between two prunings."""
 PRUNE_DIVISOR = 8
-"""A prune run is also due once an eighth of `$JOURNAL_BYTES` was written since the last one.
+"""A pruning is also due when `1 / PRUNE_DIVISOR` of `$JOURNAL_BYTES` has been written since the last one.
 
-A burst of events could otherwise fill the disk within the hour.
+Otherwise, a burst of events could fill the disk within an hour.
 """
 UNIT_BYTES = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 QUANTITY_PATTERN = re.compile(r"(\d{1,15})(Ki|Mi|Gi|Ti|)")
@@ -34,21 +34,21 @@ log = logging.getLogger("functions")
 
 @dataclass(frozen=True)
 class Retention:
-    """The limits for a journal; None means no limit."""
+    """The limits of a journal's age and size; None means no limit."""
 
     max_age: timedelta | None = None
     max_bytes: int | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Retention:
-        """Read the limits from the environment. Raises `ValueError`, which names an invalid variable."""
+        """Read the limits from the environment. Raises `ValueError`, which names the invalid variable."""
         return cls(_parse_age(environment.get(DAYS_VARIABLE, "")), _parse_size(environment.get(BYTES_VARIABLE, "")))
 
 
 class Pruner:
-    """Prunes a journal periodically, in a background thread.
+    """Prunes a journal periodically in a background thread.
 
-    Only one prune run is active at a time: two prune runs would delete the same excess twice.
+    Only one pruning runs at a time, because two would delete the same excess twice.
     """
 
     def __init__(self, journal: Journal, retention: Retention) -> None:
@@ -59,7 +59,7 @@ class Pruner:
         self._next_prune_bytes = self._bytes_per_prune
 
     def prune_if_due(self) -> None:
-        """Start a prune run in the background if one is due by time or bytes written, and none is active."""
+        """Start pruning in the background if it is due by time or by written bytes and is not already running."""
         now = time.monotonic()
         if (
             now >= self._next_prune_at or self._journal.written_bytes >= self._next_prune_bytes

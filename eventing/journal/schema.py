@@ -1,12 +1,13 @@
 """The journal's tables, identical on SQLite and PostgreSQL, their sizes, and the migration of older versions.
 
-The searchable columns are in a different table from the events themselves. Even a search without an index therefore
-reads few bytes per event.
+The searchable columns and the events themselves are in different tables. Even a search without an index therefore reads
+only few bytes per event.
 
-`EVENT_SIZE` and `ATTEMPT_SIZE` are the only rule for the bytes that an event or attempt takes, with its index entries.
-The numbers were measured on SQLite. The file is at most twice as large, mostly because index pages may be half empty.
+`EVENT_SIZE` and `ATTEMPT_SIZE` define how many bytes an event or attempt takes, including its index entries. The
+numbers were measured on SQLite. The SQLite file is at most twice as large, mostly because index pages may be half
+empty.
 
-Each change to the tables is a new version, and adds a function to `MIGRATIONS`. On SQLite and PostgreSQL alike, one
+Each change of the tables is a new version, and adds a function to `MIGRATIONS`. On both SQLite and PostgreSQL, only one
 process at a time creates or migrates the tables, in one transaction. If the process is killed during the transaction,
 the database stays unchanged.
 """
@@ -42,11 +43,11 @@ from sqlalchemy.sql.functions import GenericFunction
 
 METADATA = MetaData()
 SEQ_TYPE = BigInteger().with_variant(Integer, "sqlite")
-"""SQLite generates row numbers only for a primary key column of type INTEGER."""
+"""Type of a `seq` column; SQLite generates row numbers only for a primary key of type INTEGER."""
 EVENT_OVERHEAD_BYTES, ATTEMPT_OVERHEAD_BYTES = 200, 150
 """Bytes that each event and each attempt takes in addition to its texts, including all index entries."""
 PAGE_BYTES, MAX_SHARED_KEY_BYTES = 4096, 950
-"""Bytes of a SQLite page, and of the longest index key that needs no overflow page."""
+"""Size of a SQLite page, and of the longest index key that needs no overflow page, in bytes."""
 
 EVENTS = Table(
     "events",
@@ -68,7 +69,7 @@ EVENTS = Table(
     Column("size", Integer, nullable=False, comment="bytes of the event"),
     UniqueConstraint("id", "source", "destination"),
 )
-"""One row per event, and one more for each destination for which the event became a dead letter."""
+"""Table with one row per event, and another row for each destination for which the event became a dead letter."""
 Index("events_by_type", EVENTS.c.type)
 Index("events_by_node", EVENTS.c.node)
 Index("events_by_maintenance", EVENTS.c.maintenance)
@@ -110,7 +111,7 @@ Index(
 
 
 class octet_length(GenericFunction[int]):  # noqa: N801 - the SQL function's name
-    """SQL function that returns the number of bytes in a text, whereas `length` counts characters."""
+    """The SQL function for the number of bytes in a text; `length` counts characters instead."""
 
     type = Integer()
     inherit_cache = True
@@ -118,12 +119,12 @@ class octet_length(GenericFunction[int]):  # noqa: N801 - the SQL function's nam
 
 @compiles(octet_length, "sqlite")
 def _compile_octet_length(element: octet_length, compiler: SQLCompiler, **kwargs: Any) -> str:
-    """Compile `octet_length` for SQLite, which has a function of this name only since 3.43."""
+    """Compile `octet_length` for SQLite, which has such a function only since version 3.43."""
     return f"length(CAST({compiler.process(element.clauses, **kwargs)} AS BLOB))"
 
 
 def _estimate_key_bytes(text: ColumnElement[str]) -> ColumnElement[int]:
-    """Build the expression for the bytes that a text takes in its row and in an index."""
+    """Build the SQL expression for the number of bytes that a text takes in its row and in an index."""
     length = octet_length(text)
     return 2 * length + (length + (PAGE_BYTES - MAX_SHARED_KEY_BYTES)) // PAGE_BYTES * PAGE_BYTES
 
@@ -141,36 +142,36 @@ ATTEMPT_SIZE: ColumnElement[int] = (
 )
 
 VERSION_TABLE = Table("journal_version", MetaData(), Column("version", Integer, nullable=False))
-"""Table whose only row contains the version. A database with version 0 or 1 may lack this table."""
+"""Table whose only row contains the tables' version; databases with version 0 or 1 may lack this table."""
 
 
 def build_lock_statements(key: int) -> tuple[str, ...]:
-    """Return the statements that let one PostgreSQL client at a time continue, until its transaction ends.
+    """Return the statements that allow one PostgreSQL client at a time to continue, until its transaction ends.
 
-    Other clients wait up to 5 seconds. If a client's host disappears, the server ends its transaction after 10 seconds
-    of inactivity; without this setting the server would wait two hours.
+    Other clients wait up to 5 seconds. If a client's host disappears, the server ends the client's transaction after 10
+    seconds of inactivity; by default, the server would wait two hours.
     """
     limits = "SET LOCAL lock_timeout = '5s'", "SET LOCAL idle_in_transaction_session_timeout = '10s'"
     return *limits, f"SELECT pg_advisory_xact_lock({key})"
 
 
 MIGRATION_LOCK_STATEMENTS = {
-    "sqlite": ("BEGIN IMMEDIATE",),  # Python's driver does not begin a transaction before CREATE or ALTER.
+    "sqlite": ("BEGIN IMMEDIATE",),  # Python's driver begins no transaction before CREATE or ALTER.
     "postgresql": build_lock_statements(7305804385369681513),
 }
-"""Statements that let one process at a time migrate, until its transaction ends."""
+"""Statements that allow one process at a time to migrate the tables, until its transaction ends."""
 
 
 class UnsupportedVersion(Exception):
-    """The tables' version is not supported; the message names it, the supported version and the remedy."""
+    """Error for tables of an unsupported version; it names that version, the supported one and the remedy."""
 
 
 class OutdatedVersion(UnsupportedVersion):
-    """The tables have an older version, which can be migrated."""
+    """Error for tables of an older version, which can be migrated."""
 
 
 def check_version(connection: Connection) -> bool:
-    """Return whether the tables exist and have the current version; False if there are none.
+    """Return whether the tables exist and have the current version; False if they do not exist.
 
     Raises `OutdatedVersion` for tables that can be migrated, and `UnsupportedVersion` for a newer version. A caller
     with write permission calls `upgrade` instead.
@@ -195,20 +196,20 @@ def has_version_table(connection: Connection) -> bool:
 
 
 def require_current_version(connection: Connection) -> None:
-    """Raise `UnsupportedVersion` if the tables were migrated after they were opened; runs one small SELECT."""
+    """Raise `UnsupportedVersion` if the tables were migrated after they were opened; this takes one small SELECT."""
     version = connection.scalar(select(VERSION_TABLE.c.version))
     if version != SCHEMA_VERSION:
         raise UnsupportedVersion(_format_newer_version(version))
 
 
 def upgrade(connection: Connection) -> None:
-    """Create the tables, or migrate those of an older version, in one transaction.
+    """Create the tables, or migrate tables of an older version, in one transaction.
 
-    The connection must not have accessed any table before. Raises `UnsupportedVersion` for a newer version.
+    The connection must not have accessed any table yet. Raises `UnsupportedVersion` for a newer version.
     """
     for statement in MIGRATION_LOCK_STATEMENTS[connection.dialect.name]:
         connection.exec_driver_sql(statement)
-    version = _read_version(connection)  # Another process may have migrated the tables during the wait for the lock.
+    version = _read_version(connection)  # Read after locking, because another process may have migrated the tables.
     if version is None:
         _create_tables(connection)
     for migrate in MIGRATIONS[version:] if version is not None else ():
@@ -219,7 +220,7 @@ def upgrade(connection: Connection) -> None:
 
 
 def _read_version(connection: Connection) -> int | None:
-    """Return the tables' version, or None if a table is missing. Raises `UnsupportedVersion` for a newer version."""
+    """Return the tables' version, None if a table is missing. Raises `UnsupportedVersion` for a newer version."""
     inspector = inspect(connection)
     names = set(inspector.get_table_names())
     if VERSION_TABLE.name in names:
@@ -247,7 +248,7 @@ def _create_tables(connection: Connection) -> None:
 
 
 def _add_size_of_attempts(connection: Connection) -> None:
-    """Migrate from version 0 to 1: add the size of attempts, which retention by size counts."""
+    """Migrate from version 0 to 1: add the size of attempts, which the retention by size counts."""
     connection.execute(text("ALTER TABLE attempts ADD COLUMN size INTEGER NOT NULL DEFAULT 0"))
     connection.execute(text("UPDATE attempts SET size = length(replies) + length(error)"))
 
@@ -255,4 +256,4 @@ def _add_size_of_attempts(connection: Connection) -> None:
 MIGRATIONS: Sequence[Callable[[Connection], None]] = (_add_size_of_attempts,)
 """Functions that migrate the tables from one version to the next, starting with version 0."""
 SCHEMA_VERSION = len(MIGRATIONS)
-"""Version of the tables."""
+"""Current version of the tables."""

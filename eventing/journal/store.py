@@ -1,7 +1,7 @@
-"""The journal: records every event once, complete and in order of arrival, with its attempts.
+"""The journal: records every event once, completely and in order of arrival, with its attempts.
 
-The journal is stored in SQLite (one file) or PostgreSQL. The function `record` writes the journal; with PostgreSQL
-several processes may write, one at a time. Replay and the console read the journal.
+The journal is stored in SQLite (one file) or PostgreSQL. The function `record` writes it; with PostgreSQL, several
+processes may write, one at a time. Replay and the console read it.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ MAX_KEYS_PER_QUERY = 500
 
 
 class Journal:
-    """One journal, opened by its path, `sqlite:///path` or `postgresql://user@host/database`.
+    """A journal, opened with its path, `sqlite:///path` or `postgresql://user@host/database`.
 
     Instances are thread-safe. Several processes may read a journal, and with PostgreSQL several may write it. Events
     are numbered in order of arrival. Every method raises `JournalError` if the database fails, and `UnstorableData`, a
     `BadEvent`, for a value that the database cannot store or compare.
 
-    With `create=False`, a missing journal is not created and an older one is not migrated; the constructor raises
-    `JournalError` instead. With `defer_not_ready=True` as well, each method raises it instead, until another process
-    has created or migrated the journal and the database server responds.
+    With `create=False`, the constructor neither creates nor migrates a journal, and raises `JournalError` instead. With
+    `defer_not_ready=True`, too, every method raises that error instead of the constructor. This lasts until another
+    process has created or migrated the journal and the database server responds.
     """
 
     def __init__(self, url: str | Path, *, create: bool = True, defer_not_ready: bool = False) -> None:
@@ -65,19 +65,19 @@ class Journal:
         self._insert_body = insert(BODIES)
         self._insert_attempt = insert(ATTEMPTS).on_conflict_do_nothing().returning(ATTEMPT_SIZE)
         self.written_bytes = 0
-        """Bytes written by this process, as `schema` computes them."""
+        """Number of bytes that this process has written, as `schema` computes them."""
 
     @classmethod
     def from_environment(cls) -> Journal:
-        """Open the journal named by `DATABASE_URL`, or else by `JOURNAL`; by default the file `journal.db`."""
+        """Open the journal at `$DATABASE_URL`, else at `$JOURNAL`, else the file `journal.db`."""
         return cls(os.environ.get("DATABASE_URL") or os.environ.get("JOURNAL") or "journal.db")
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections to the database."""
         self._database.close()
 
     def write_event(self, event: BaseCloudEvent, arrived: datetime | None = None) -> bool:
-        """Record an event, and return False if an event with its source and id is already recorded.
+        """Record an event; return False if an event with the same source and id is already recorded.
 
         `arrived` defaults to the current time. A dead letter is recorded in addition to its original event, once for
         each subscriber that did not accept it.
@@ -85,7 +85,7 @@ class Journal:
         return self.write_events([(event, arrived or datetime.now(timezone.utc))]) == 1
 
     def write_events(self, events: Iterable[tuple[BaseCloudEvent, datetime]]) -> int:
-        """Record events with their arrival times, all or none; return the number of new events."""
+        """Record events with their arrival times in one transaction; return the number of new events."""
         rows = [_build_event_row(event, arrived) for event, arrived in events]
         new_count = 0
         with self._database.begin() as connection:
@@ -97,47 +97,48 @@ class Journal:
         return new_count
 
     def write_attempts(self, attempts: Iterable[Attempt]) -> None:
-        """Record attempts, each once; their events may be recorded later."""
+        """Record each attempt once; an attempt may be recorded before its event."""
         rows = [_build_attempt_row(attempt) for attempt in attempts]
         if rows:
             with self._database.begin() as connection:
                 self.written_bytes += sum(connection.scalars(self._insert_attempt, rows))
 
     def select(self, query: Query | None = None) -> list[Entry]:
-        """Return the selected entries with their attempts, in order of arrival; by default all entries."""
+        """Return the selected entries with their attempts, in order of arrival; by default, all entries."""
         with self._database.connect() as connection:
             rows = connection.execute(queries.select_events(query or Query())).all()
             return _build_entries(connection, [(seq, at, JSONFormat().read(None, body)) for seq, at, body in rows])
 
     def iter_entries(self, query: Query, capacity: int = BATCH_CAPACITY_CHARACTERS) -> Iterator[Entry]:
-        """Yield the selected entries one by one, with memory use bounded by `capacity`, not by the number of entries.
+        """Yield the selected entries one by one; `capacity` limits the memory use, however many entries there are.
 
-        An entry always has all its attempts, whatever their size. Entries that are pruned during the iteration are left
-        out.
+        An entry always has all its attempts, regardless of their size. Entries that are pruned during the iteration are
+        omitted.
         """
         for numbers in split_into_batches(self.list_sizes(query), capacity):
             yield from self.select(Query(seqs=numbers))
 
     def list_event_numbers(self, query: Query) -> tuple[int, ...]:
-        """Return the numbers of the selected entries in order of arrival, which may not be ascending."""
+        """Return the numbers of the selected entries in order of arrival; they may not be ascending."""
         return tuple(number for number, _ in self.list_sizes(query))
 
     def compute_version(self, query: Query) -> str:
-        """Return a text that changes whenever the selected entries or their attempts do, without reading the events.
+        """Return a hash of the selected entries' numbers, sizes and arrival times, without reading the events.
 
-        The arrival times distinguish journals if the file is replaced.
+        The hash changes whenever the entries or their attempts change. The arrival times change it if the file is
+        replaced.
         """
         with self._database.connect() as connection:
             rows = connection.execute(queries.select_sizes(query).add_columns(EVENTS.c.arrived)).all()
         return hashlib.sha256(repr(rows).encode()).hexdigest()[:16]
 
     def list_sizes(self, query: Query) -> Sequence[Row[int, int]]:
-        """Return number and size, including the attempts, of each selected entry, in order of arrival."""
+        """Return each selected entry's number, and its size including its attempts, in order of arrival."""
         with self._database.connect() as connection:
             return connection.execute(queries.select_sizes(query)).all()
 
     def list_entries(self, query: Query, capacity: int = queries.BODY_CAPACITY_CHARACTERS) -> list[Entry]:
-        """Return entries for a list in bounded memory; only the newest long events have data, limited by `capacity`.
+        """Return entries for a list, in limited memory; only the newest long events have data, up to `capacity`.
 
         To read a long event completely, select it by its number.
         """
@@ -153,21 +154,23 @@ class Journal:
             )
 
     def measure_bytes(self) -> int:
-        """Return the bytes of all events and attempts, including index entries; the database takes up to twice that."""
+        """Return the size of all events, attempts and index entries in bytes; a database takes up to twice that."""
         return pruning.measure_bytes(self._database)
 
     def try_lock_redrive(self, seq: int) -> AbstractContextManager[bool]:
-        """Acquire the lock for redriving the dead letter `seq` during the block; yield whether this succeeded.
+        """Try to hold the lock for redriving the dead letter `seq` during the block; yield whether this succeeded.
 
-        Always succeeds for SQLite.
+        For SQLite, it always succeeds.
         """
         return self._database.try_lock(REDRIVE_LOCK + seq)
 
     def prune(self, max_age: timedelta | None = None, max_bytes: int | None = None) -> int:
-        """Delete all events and attempts older than `max_age`, then the oldest beyond a total of `max_bytes` bytes.
+        """Delete events and attempts older than `max_age`, then the oldest ones beyond a total of `max_bytes` bytes.
 
-        Events from other emitters are deleted first, until they take half of `max_bytes`: a flood of foreign events
-        must not displace this project's own events. Events that arrive during the call are left for the next prune run.
+        Events from sources outside this project are deleted first, until they take half of `max_bytes`. A flood of such
+        events thus does not displace this project's own events. Events that arrive during the call are left for the
+        next pruning.
+
         Returns the number of deleted events, 0 if another process is pruning. The transactions are small, so that
         writers wait only briefly. Only one thread at a time may call this method.
         """
@@ -189,10 +192,10 @@ class Journal:
 
 
 def _build_entries(connection: Connection, rows: Sequence[tuple[int, float, BaseCloudEvent]]) -> list[Entry]:
-    """Build the entries for these events with their attempts, in order of arrival."""
+    """Build the entries of these events with their attempts, in order of arrival."""
     attempts = _read_attempts(connection, {(event.get_source(), event.get_id()) for _, _, event in rows})
     entries = [
-        Entry(seq, _to_time(arrived), event, tuple(attempts.get((event.get_source(), event.get_id()), ())))
+        Entry(seq, _convert_stored_time(arrived), event, tuple(attempts.get((event.get_source(), event.get_id()), ())))
         for seq, arrived, event in rows
     ]
     # Concurrent writes may be numbered out of order.
@@ -200,7 +203,7 @@ def _build_entries(connection: Connection, rows: Sequence[tuple[int, float, Base
 
 
 def _build_event_row(event: BaseCloudEvent, arrived: datetime) -> tuple[dict[str, Any], str]:
-    """Build an event's row in the searchable table, and its body."""
+    """Build an event's row with the searchable columns, and its body."""
     body = JSONFormat().write(event).decode()
     uid, name = get_object_identity(event)
     description = {"type": event.get_type(), "node": get_node_name(event), "maintenance": uid, "name": name}
@@ -223,12 +226,12 @@ def _build_attempt_row(attempt: Attempt) -> dict[str, Any]:
 
 
 def _remove_nul(text: str) -> str:
-    """Remove NUL characters, which PostgreSQL rejects in a text; in the event itself JSON escapes them."""
+    """Remove NUL characters, which PostgreSQL rejects in a text; in the event's body, JSON escapes them."""
     return text.replace("\x00", "")
 
 
 def _read_attempts(connection: Connection, keys: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], list[Attempt]]:
-    """Return the attempts for the events with these sources and ids, grouped by event, ordered by start time."""
+    """Return the attempts for the events with these sources and ids, grouped by event and ordered by start time."""
     attempts: dict[tuple[str, str], list[Attempt]] = {}
     remaining = iter(keys)
     while chunk := set(islice(remaining, MAX_KEYS_PER_QUERY)):
@@ -242,13 +245,13 @@ def _read_attempts(connection: Connection, keys: Iterable[tuple[str, str]]) -> M
 
 def _parse_attempt_row(row: Any) -> Attempt:
     replies = tuple(json.loads(row.replies))
-    at = _to_time(row.at)
+    at = _convert_stored_time(row.at)
     return Attempt(row.source, row.event, row.function, at, row.seconds, row.status, replies, row.error, row.replay)
 
 
-def _to_time(seconds: float) -> datetime:
-    """Convert a stored time, limited to the valid range.
+def _convert_stored_time(seconds: float) -> datetime:
+    """Convert a stored time, limited to the range of valid times.
 
-    Old releases stored unchecked times. An invalid time must not make the other rows unreadable.
+    Old releases stored unchecked times. One invalid time must not make the other rows unreadable.
     """
     return datetime.fromtimestamp(min(max(seconds, MIN_TIME.timestamp()), MAX_TIME.timestamp()), timezone.utc)

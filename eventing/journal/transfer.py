@@ -1,7 +1,7 @@
-"""Exports a journal as text and imports it again: CloudEvents in the JSON format, one per line.
+"""Exports a journal as text and imports it: one CloudEvent in the JSON format per line.
 
-An event's extension `journaltime` is its arrival time. An event's attempts follow the event in one `attempts.made`
-event, or in several if the line would be long.
+An event's extension `journaltime` is its arrival time. The attempts of an event follow it in an `attempts.made` event,
+or in several if the line would be long.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 ARRIVAL_EXTENSION = "journaltime"
 MAX_LINE_BYTES = 16 * 1024 * 1024
-"""Maximum size of a line, in bytes; an event of 2 MiB takes up to 12 MiB in the JSON format if all of it is escaped."""
+"""Maximum size of a line, in bytes; an event of 2 MiB takes up to 12 MiB if all of its characters are escaped."""
 
 ParsedLine = tuple[BaseCloudEvent, datetime] | list[Attempt]
-"""An event with its arrival time, or attempts."""
+"""The content of an exported line: an event with its arrival time, or attempts."""
 
 
 class InvalidLine(ValueError):
-    """A line is not a valid event; the message contains the line's number and the problem."""
+    """Error for a line that is not a valid event; the message contains the line's number."""
 
 
 def export_lines(journal: JournalReader, query: Query) -> Iterator[bytes]:
@@ -59,7 +59,7 @@ def export_lines(journal: JournalReader, query: Query) -> Iterator[bytes]:
 
 
 def _iter_entries(journal: JournalReader, query: Query) -> Iterator[Entry]:
-    """Yield the selected entries, read in batches; entries that are pruned during the iteration are left out."""
+    """Yield the selected entries, read in batches; entries that are pruned during the iteration are omitted."""
     if query.limit:
         yield from journal.iter_entries(query)
         return
@@ -69,25 +69,25 @@ def _iter_entries(journal: JournalReader, query: Query) -> Iterator[Entry]:
 
 
 def import_file(journal: Journal, file: BinaryIO) -> int:
-    """Import an exported file into a journal; return the number of new events. A repeated import changes nothing.
+    """Import an exported file into a journal; return the number of new events. Repeating an import changes nothing.
 
     The whole file is checked first, so that an invalid line raises `InvalidLine` before anything is written. Each
-    transaction then writes several lines, so that `record` does not wait for the whole file. If a `JournalError`
-    interrupts the import, the import can be repeated. Empty lines are skipped.
+    transaction then writes several lines, so that `record` does not wait until the whole file is written. If a
+    `JournalError` interrupts the import, the import can be repeated. Empty lines are skipped.
     """
-    for number, line in _number_lines(file):
+    for number, line in _enumerate_nonempty_lines(file):
         _parse_numbered_line(number, line)
     file.seek(0)
     count = 0
-    for batch in split_into_batches((numbered, len(numbered[1])) for numbered in _number_lines(file)):
+    for batch in split_into_batches((numbered, len(numbered[1])) for numbered in _enumerate_nonempty_lines(file)):
         parsed_lines = [_parse_numbered_line(*numbered) for numbered in batch]
         count += journal.write_events(parsed for parsed in parsed_lines if isinstance(parsed, tuple))
         journal.write_attempts(attempt for parsed in parsed_lines if isinstance(parsed, list) for attempt in parsed)
     return count
 
 
-def _number_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Return the lines that are not empty, with their numbers."""
+def _enumerate_nonempty_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Return the nonempty lines with their numbers."""
     return ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
 
 
@@ -103,10 +103,10 @@ def _parse_line(line: bytes) -> ParsedLine:
     if event.get_type() == ATTEMPTS_MADE:
         attempts = parse_attempts(event)
         for attempt in attempts:
-            get_attempt_keys(attempt)  # The call raises BadEvent for keys that are too long.
+            get_attempt_keys(attempt)  # raises BadEvent for keys that are too long
         return attempts
-    get_event_keys(event)  # The call raises BadEvent for keys that are too long.
+    get_event_keys(event)  # raises BadEvent for keys that are too long
     attributes = event.get_attributes()
-    time = attributes.pop(ARRIVAL_EXTENSION, None)  # By default, the event's arrival time is now.
+    time = attributes.pop(ARRIVAL_EXTENSION, None)  # without this extension, the event arrives now
     arrived = datetime.now(timezone.utc) if time is None else parse_time(str(time))
     return CloudEvent(attributes, event.get_data()), arrived

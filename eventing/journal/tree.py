@@ -1,6 +1,7 @@
-"""Arranges recorded events as trees of causes and effects, one per maintenance or run, with the delays. No I/O.
+"""Arranges recorded events as trees of causes and effects, one per maintenance or run, with delays. No I/O.
 
-Events that are not replies of a function (from the API server, PodSource or the tick) are roots, in order of arrival.
+Events that are not a function's replies are roots, in order of arrival; they come from the API server, PodSource or the
+PingSource.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ RECORDING_GRACE_PERIOD = timedelta(seconds=5)
 
 @dataclass(frozen=True)
 class Branch:
-    """One event with its effects.
+    """A node of a tree: one event with its effects.
 
     Attributes:
         entry: The recorded event.
-        delay_seconds: Seconds from the arrival of its cause to its own arrival, None if the cause is unknown.
-        external_cause_type: Event type of the cause if it belongs to a different tree, such as a tick; otherwise "".
+        delay_seconds: Seconds from the arrival of the event's cause to its own arrival, None if the cause is unknown.
+        external_cause_type: Event type of the cause if the cause belongs to a different tree, such as a tick of the
+            PingSource; otherwise "".
         missing_functions: Subscribers without a recorded attempt.
-        replied_functions: Subscribers in `missing_functions` that replied, but were killed before they published the
+        replied_functions: Those of `missing_functions` that replied but were killed before they published their
             attempt.
-        dead_letters: One for each subscriber that did not accept the event.
-        effects: The replies to the event.
+        dead_letters: A dead letter for each subscriber that did not accept the event.
+        effects: The functions' replies to the event.
     """
 
     entry: Entry
@@ -43,12 +45,12 @@ class Branch:
 
     @property
     def attempts(self) -> list[Attempt]:
-        """Return the recorded attempts without replays."""
+        """Return the recorded attempts, except for replays."""
         return [attempt for attempt in self.entry.attempts if not attempt.replay]
 
     @property
     def unresolved_failures(self) -> list[Attempt]:
-        """Return the attempts whose step failed and was not followed by a successful attempt of the same function."""
+        """Return the attempts with a failed step that no successful attempt of the same function followed."""
         succeeded_at = {attempt.function: attempt.at for attempt in self.attempts if not attempt.step_failed}
         return [
             attempt
@@ -59,7 +61,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Tree:
-    """All recorded events about one object; events about no object have a tree with an empty uid."""
+    """All recorded events about one object; the events about no object form a tree with an empty uid."""
 
     kind: str
     uid: str
@@ -70,7 +72,7 @@ class Tree:
     def iter_branches(self) -> Iterator[tuple[int, Branch]]:
         """Yield each branch with its depth, causes before effects.
 
-        The method does not recurse, because a long drain leads to a long chain of events.
+        The method is not recursive, because a long drain leads to a deep tree.
         """
         stack = [(0, branch) for branch in reversed(self.roots)]
         while stack:
@@ -80,7 +82,7 @@ class Tree:
 
 
 def find_missing_functions(entry: Entry, now: datetime) -> tuple[str, ...]:
-    """Return the event's subscribers without a recorded attempt, once `RECORDING_GRACE_PERIOD` has passed."""
+    """Return the subscribers without a recorded attempt, after `RECORDING_GRACE_PERIOD` has passed."""
     if entry.dead_letter or now - entry.arrived < RECORDING_GRACE_PERIOD:
         return ()
     recorded = {attempt.function for attempt in entry.attempts if not attempt.replay}
@@ -88,9 +90,9 @@ def find_missing_functions(entry: Entry, now: datetime) -> tuple[str, ...]:
 
 
 def build_trees(entries: Sequence[Entry], causes: Iterable[Entry], now: datetime) -> list[Tree]:
-    """Build the trees of these entries, ordered by their first events; the tree without an object comes last.
+    """Build the trees of these entries, ordered by their first events; the tree without an object is the last one.
 
-    `causes` are entries that may have caused some of these entries, but are not part of the trees.
+    `causes` are entries that may have caused some of these entries but are not part of the trees.
     """
     events = [entry for entry in entries if entry.dead_letter is None]
     entries_by_id = {entry.event.get_id(): entry for entry in (*causes, *events)}
@@ -106,7 +108,7 @@ def build_trees(entries: Sequence[Entry], causes: Iterable[Entry], now: datetime
 
 
 def find_unknown_causes(entries: Iterable[Entry]) -> tuple[str, ...]:
-    """Return the ids of causes that are not among these entries."""
+    """Return the ids of the causes that are not among these entries."""
     entries = list(entries)
     known_ids = {entry.event.get_id() for entry in entries}
     return tuple({entry.cause for entry in entries if entry.cause} - known_ids)
@@ -120,7 +122,7 @@ def _build_branch(
     cause = entries_by_id.get(entry.cause)
     if cause is None:
         return Branch(entry, missing_functions=missing, replied_functions=replied)
-    # With concurrent writes, an effect may be recorded shortly before its cause.
+    # If several processes write, an effect may be recorded shortly before its cause.
     delay_seconds = max(0.0, (entry.arrived - cause.arrived).total_seconds())
     external_cause_type = "" if cause.maintenance == entry.maintenance else cause.event.get_type()
     return Branch(entry, delay_seconds, external_cause_type, missing, replied)
@@ -129,7 +131,7 @@ def _build_branch(
 def _attach_to_cause_or_tree(
     branch: Branch, branches_by_id: Mapping[str, Branch], trees_by_uid: dict[str, Tree]
 ) -> None:
-    """Add a branch to the effects of its cause, or to its tree as a root if the cause is not in the same tree."""
+    """Add a branch to its cause's effects, or to the roots of its tree if the cause is not in the same tree."""
     cause = branches_by_id.get(branch.entry.cause)
     if cause is not None and not branch.external_cause_type and cause is not branch:
         cause.effects.append(branch)
@@ -140,7 +142,7 @@ def _attach_to_cause_or_tree(
 def _attach_dead_letter(
     entry: Entry, dead_letter: DeadLetter, branches_by_id: Mapping[str, Branch], trees_by_uid: dict[str, Tree]
 ) -> None:
-    """Add a dead letter to its event's branch, or to its tree as a root if that event was not recorded."""
+    """Add a dead letter to its event's branch, or to the roots of its tree if that event was not recorded."""
     branch = branches_by_id.get(entry.event.get_id())
     if branch is None:
         branch = Branch(entry)

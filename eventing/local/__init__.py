@@ -1,1 +1,1 @@
-"""Local delivery: Knative's sources, Broker and Triggers in one process, configured by the same manifests."""
+"""Local delivery: Knative's sources, Broker and Triggers in one process, configured with the same manifests."""

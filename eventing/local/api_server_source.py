@@ -1,4 +1,4 @@
-"""ApiServerSource for the local delivery: emits changes to API objects as Knative's own source does."""
+"""ApiServerSource for the local delivery: emits events for changes of API objects, as Knative's own source does."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ EVENT_TYPES = {
     RESOURCE_MODE: {"ADDED": RESOURCE_ADDED, "MODIFIED": RESOURCE_UPDATED, "DELETED": RESOURCE_DELETED},
     REFERENCE_MODE: {"ADDED": REFERENCE_ADDED, "MODIFIED": REFERENCE_UPDATED, "DELETED": REFERENCE_DELETED},
 }
-"""Mode of a source → kind of change → event type.
+"""Event type by the mode of a source and the kind of change.
 
-In mode Reference the source keeps and sends only what identifies an object.
+In mode Reference, the source stores and sends only the fields that identify an object.
 """
 
 
@@ -58,41 +58,41 @@ class WatchedResource:
     mode: str
 
 
-class _WaitObserver(StreamObserver):
+class _ErrorLogObserver(StreamObserver):
     """Stream observer that logs why the source waits.
 
-    A stream with an observer keeps its state and retries if a list is rejected: see `follow`.
+    With an observer, a stream keeps its state and retries even if a list is rejected: see `follow`.
     """
 
     def __init__(self, source: str) -> None:
         self._source = source
 
     def on_failed(self, error: ApiError) -> None:
-        """Log the error, unless the server is unavailable, which `follow` logs itself."""
+        """Log the error, unless the API server is unavailable, because `follow` logs that itself."""
         if not isinstance(error, Unavailable):
             self.log_error(error)
 
     def log_error(self, error: ApiError) -> None:
-        """Log the error that makes the source wait."""
+        """Log the error for which the source waits."""
         log("source failed, retrying", logging.WARNING, source=self._source, error=error.message)
 
 
 class ApiServerSource:
-    """Watches one kind and emits its changes.
+    """Watches one kind and emits an event for each change.
 
-    As on Knative, the source emits no events for objects that exist when it starts. If the kind is served only later,
-    the source emits an event for each object found then, because these objects are new. `kubeconfig` is the source's
-    identity, None for the identity in `$KUBECONFIG`.
+    As on Knative, the source emits no events for objects that exist when it starts. If the API server serves the kind
+    only later, the source emits an event for each object found then, because these objects are new. `kubeconfig`
+    determines the source's identity; None means `$KUBECONFIG`.
     """
 
     def __init__(self, name: str, resource: WatchedResource, kubeconfig: str | None = None) -> None:
         self.name = f"{name} ({resource.kind} of {resource.api_version})"
-        self.is_ready, self._observer = False, _WaitObserver(self.name)
+        self.is_ready, self._observer = False, _ErrorLogObserver(self.name)
         self._resource, self._kubeconfig = resource, kubeconfig
         self._emits_existing = False
 
     async def run(self, emit: EmitEvent, sink_url: str) -> None:
-        """Watch the kind until cancelled."""
+        """Watch the kind until this task is cancelled."""
         api = await Api.connect(self._kubeconfig)
         try:
             for pause in generate_delays(MIN_RETRY_SECONDS, MAX_RETRY_SECONDS):
@@ -102,7 +102,7 @@ class ApiServerSource:
             await api.close()
 
     async def _follow_resource(self, api: Api, emit: EmitEvent) -> None:
-        """Watch the kind and emit its changes; return if the kind is not served, or on an API error."""
+        """Watch the kind and emit its changes; return if the kind is not served or an API error occurs."""
         resource = self._resource
         try:
             api_resource = await discovery.discover_resource(api, resource.api_version, resource.kind)
@@ -127,16 +127,16 @@ class ApiServerSource:
 
 
 def trim_to_reference(obj: Object) -> Object:
-    """Reduce an object to what mode Reference needs: its identity, and the resourceVersion to detect changes."""
+    """Reduce an object to what mode Reference needs: its identity, and its resourceVersion, which reveals changes."""
     metadata = {key: obj["metadata"].get(key) for key in ("name", "namespace", "uid", "resourceVersion")}
     present = {key: value for key, value in metadata.items() if value}
     return {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": present}
 
 
 def build_event(source: str, resource: ApiResource, event_type: str, body: Object) -> CloudEvent:
-    """Build the event as Knative's source does (`makeEvent` in its apiserver adapter).
+    """Build the event as Knative's source does (`makeEvent` in its package apiserver).
 
-    The subject always contains `namespaces`, and the core group v1 is also under /apis. The data is the object, or an
+    The subject always contains `namespaces`, and the core group v1 is also below /apis. The data is the object, or an
     ObjectReference for the event types of mode Reference.
     """
     metadata = body["metadata"]
@@ -165,10 +165,10 @@ def _build_reference(body: Object) -> Object:
 
 
 def parse_sources(document: Document) -> list[ApiServerSource]:
-    """Build one source for each kind in the manifest.
+    """Build one source for each kind in an ApiServerSource manifest.
 
-    A source uses its service account's kubeconfig if the environment names one: for `certificate-sources` the variable
-    is `$CERTIFICATE_SOURCES_KUBECONFIG`.
+    If the environment contains a kubeconfig for the source's ServiceAccount, the source uses it:
+    `$CERTIFICATE_SOURCES_KUBECONFIG` for the ServiceAccount `certificate-sources`.
     """
     document.refuse_unknown_fields("spec", {"mode", "serviceAccountName", "resources", "sink", "namespaceSelector"})
     require_broker_sink(document)

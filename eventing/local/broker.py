@@ -1,6 +1,6 @@
 """Entry point of the local delivery: `python -m eventing.local.broker`. It reads the same manifests as Knative.
 
-Everything runs on one event loop: sources and ingress write events to the outbox, and `delivery` delivers them.
+Everything runs on one event loop: sources and the ingress write events to the outbox, and `delivery` delivers them.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from kube.client.api_errors import Unavailable
 
 
 class EventSource(Protocol):
-    """A source that emits events until it is cancelled; `is_ready` is true once it is active."""
+    """A source that emits events until it is cancelled; `is_ready` is true while the source is active."""
 
     name: str
     is_ready: bool
 
     async def run(self, emit: EmitEvent, sink_url: str) -> None:
-        """Emit events until cancelled: in this process through `emit`, from other processes to `sink_url`."""
+        """Emit events until cancelled: through `emit` from this process, or to `sink_url` from other processes."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """The parsed command line."""
+    """The parsed options of the command line."""
 
     triggers: dict[str, Trigger]
     sources: list[EventSource]
@@ -55,7 +55,7 @@ class Options:
 
 
 async def serve(options: Options) -> None:
-    """Deliver events until SIGTERM or SIGINT, or until an error makes further delivery impossible."""
+    """Deliver events until SIGTERM or SIGINT, or until an error prevents further delivery."""
     stop_event, metrics = create_stop_event(), DeliveryMetrics()
     with closing(Outbox(options.database)) as outbox:
         async with create_session() as session, TaskSupervisor() as workers:
@@ -75,8 +75,8 @@ async def serve(options: Options) -> None:
 
 
 @contextmanager
-def _report_errors() -> Iterator[None]:
-    """Turn errors that the operator can fix into one line and exit status 1."""
+def _report_user_errors() -> Iterator[None]:
+    """Convert errors that the user can fix to a one-line message and exit status 1."""
     try:
         yield
     except (ManifestError, Unavailable) as error:
@@ -88,7 +88,7 @@ def _report_errors() -> Iterator[None]:
 
 
 def parse_sources(documents: Iterable[Document], kubeconfig: str | None) -> list[EventSource]:
-    """Build the sources among `documents`; `kubeconfig` is the identity of sources that run as child processes."""
+    """Build the sources in `documents`; sources that run as child processes use `kubeconfig`."""
     sources: list[EventSource] = []
     for document in documents:
         if document.kind == "ApiServerSource":
@@ -101,7 +101,7 @@ def parse_sources(documents: Iterable[Document], kubeconfig: str | None) -> list
 
 
 async def _check_connection(documents: list[Document]) -> None:
-    """Raise `Unavailable` if a source needs a kubeconfig and none exists; otherwise, only the log would report that."""
+    """Raise `Unavailable` if a source needs a kubeconfig that does not exist; without this check, it is only logged."""
     if any(document.kind == "ApiServerSource" for document in documents):
         await (await Api.connect()).close()
 
@@ -128,7 +128,7 @@ def _parse_url(context: click.Context, option: click.Parameter, value: str) -> s
     multiple=True,
     required=True,
     type=click.Path(path_type=Path),
-    help="Manifest file or folder; may be repeated.",
+    help="Manifest file or directory; may be repeated.",
 )
 @click.option(
     "--functions",
@@ -155,7 +155,7 @@ def _parse_url(context: click.Context, option: click.Parameter, value: str) -> s
 def main(paths: tuple[Path, ...], functions_url: str, database: Path, listen: tuple[str, int]) -> None:
     """Deliver events according to the Triggers and sources in the manifests, without Knative."""
     logs.configure()
-    with _report_errors():
+    with _report_user_errors():
         documents = manifests.read_documents(paths)
         event_sources = parse_sources(documents, os.environ.get("PODSOURCE_KUBECONFIG"))
         options = Options(manifests.parse_triggers(documents, functions_url), event_sources, database, *listen)

@@ -21,31 +21,32 @@ from kube.backoff import generate_delays
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.5, 10.0
-"""Initial and maximum seconds before a child that exited is restarted; each delay doubles.
+"""Initial and maximum seconds until a child process that exited is restarted; the delay doubles each time.
 
-The backoff is reset after a child has run for longer than MAX_BACKOFF_SECONDS.
+The delay is reset after a child process has run for longer than `MAX_BACKOFF_SECONDS`.
 """
 STOP_TIMEOUT_SECONDS = 5.0
-"""Seconds that a child has between SIGTERM and SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL for a child process."""
 CONTAINERS_FIELD = "spec.template.spec.containers"
 PORT_VARIABLE = "PORT"
 """Environment variable with the port on which a container serves HTTP.
 
-In a pod the container can use any port. The children of the local delivery share one host, so none of them gets a port.
+In a pod, the container can use any port. The child processes of the local delivery share one host, so none of them gets
+a port.
 """
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 @dataclass(frozen=True)
 class ContainerCommand:
-    """A command line, and its environment variables in addition to those of this process."""
+    """A command line, and environment variables in addition to those of this process."""
 
     command: Sequence[str]
     variables: Mapping[str, str]
 
 
 class ContainerSource:
-    """Keeps one child process running; `is_ready` is true while the child runs."""
+    """Keeps one child process running; `is_ready` is true while it runs."""
 
     def __init__(self, name: str, command: ContainerCommand) -> None:
         self.name = name
@@ -53,7 +54,7 @@ class ContainerSource:
         self._command = command
 
     async def run(self, emit: EmitEvent, sink_url: str) -> None:
-        """Start the child, restart it whenever it exits, and stop it on cancellation."""
+        """Start the child process, restart it whenever it exits, and stop it on cancellation."""
         backoff = generate_delays(MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
         while True:
             started = time.monotonic()
@@ -61,11 +62,11 @@ class ContainerSource:
             if time.monotonic() - started > MAX_BACKOFF_SECONDS:
                 backoff = generate_delays(MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
             pause = next(backoff)
-            log("source process ended, restarting", logging.WARNING, source=self.name, status=status, pause=pause)
+            log("source process exited, restarting", logging.WARNING, source=self.name, status=status, pause=pause)
             await asyncio.sleep(pause)
 
     async def _run_child(self, sink_url: str) -> str:
-        """Start the child, wait until it exits, and return its exit status or why it did not start."""
+        """Run the child process until it exits; return its exit status, or why it did not start."""
         try:
             child = await asyncio.create_subprocess_exec(
                 *self._command.command,
@@ -73,7 +74,7 @@ class ContainerSource:
                 stdin=asyncio.subprocess.DEVNULL,
                 preexec_fn=_build_pdeathsig_hook(os.getpid()),
             )
-        except (OSError, ValueError) as error:  # The program is not found, or an argument or variable is invalid.
+        except (OSError, ValueError) as error:  # the program does not exist, or an argument or variable is invalid
             return f"not started: {error}"
         self.is_ready = True
         try:
@@ -84,10 +85,10 @@ class ContainerSource:
 
 
 def _build_pdeathsig_hook(parent_pid: int) -> Callable[[], None] | None:
-    """Return a function that the child calls before it executes its command, so that it exits with this process.
+    """Return the child's `preexec_fn`, which ties the child process to the lifetime of this process.
 
-    On Linux, the returned function requests SIGKILL for the child when this process exits, for whatever reason. Other
-    systems lack this mechanism: the result is then None, and a child outlives a broker that was killed.
+    On Linux, the function requests SIGKILL for the child process when this process exits for any reason. Other systems
+    lack this mechanism: the result is None, and a child process survives if this process is killed.
     """
     libc = LIBC
     if libc is None:
@@ -113,7 +114,7 @@ async def _stop_child(child: Process) -> None:
 
 
 def parse_source(document: Document, kubeconfig: str | None) -> ContainerSource:
-    """Build the source from a manifest; `kubeconfig` is the child's identity, None for this process's identity."""
+    """Build the source from a manifest; its child process uses `kubeconfig`, or this process's kubeconfig if None."""
     document.refuse_unknown_fields("spec", {"template", "sink"})
     require_broker_sink(document)
     container = parse_command(document)
@@ -122,7 +123,7 @@ def parse_source(document: Document, kubeconfig: str | None) -> ContainerSource:
 
 
 def parse_command(document: Document) -> ContainerCommand:
-    """Return the command of the source's only container, with `$PORT` set to "" so that it serves no port."""
+    """Return the command of the source's only container; `$PORT` is set to "", so that the command serves no port."""
     containers = document.require(CONTAINERS_FIELD, list)
     if len(containers) != 1 or not isinstance(containers[0], dict):
         raise document.build_error(CONTAINERS_FIELD, "must have exactly one container")
@@ -144,7 +145,7 @@ def _parse_string_list(document: Document, container: Mapping[str, Any], field: 
 
 
 def _parse_variables(document: Document, container: Mapping[str, Any]) -> dict[str, str]:
-    """Return variable names and values, without entries that have `valueFrom`, whose source does not exist here."""
+    """Return the variables by name, except for those with `valueFrom`, because its source does not exist here."""
     entries = container.get("env") or []
     if not isinstance(entries, list):
         raise document.build_error(f"{CONTAINERS_FIELD}[0].env", f"must be a list, is {entries!r}")

@@ -1,8 +1,8 @@
 """Delivers each accepted event to the subscribers of all matching Triggers, with retries and dead letters.
 
-Delivery is at least once, and in order per key and subscriber. Each queue contains the pending deliveries for one key
-and subscriber URL, and makes one delivery at a time. Queues depend on the URL, not on the Trigger, because two Triggers
-for one function must not run the function concurrently for the same node.
+Delivery is at least once, and in order per ordering key and subscriber. Each queue contains the pending deliveries for
+one ordering key and subscriber URL, and makes one delivery at a time. Queues depend on the URL instead of the Trigger,
+because two Triggers for one function must not run it concurrently for the same node.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from kube.backoff import generate_delays
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.2, 30.0
 """Initial and maximum seconds between attempts to deliver a dead letter; delays double, attempts are unlimited."""
 SHUTDOWN_GRACE_SECONDS = 5.0
-"""Seconds that requests in flight have to finish at shutdown; the next start repeats interrupted requests."""
+"""Seconds for which a shutdown waits for requests in flight; the next start repeats interrupted requests."""
 MAX_DEAD_LETTERS_PER_SINK = 4
-"""Maximum concurrent requests to one dead letter sink.
+"""Maximum number of concurrent requests to one dead letter sink.
 
 A sink that does not accept requests must not block its Triggers, or other subscribers on the same server.
 """
 MAX_REQUESTS_PER_SERVER = 10
-"""Maximum requests in flight to one server, for all Triggers together.
+"""Maximum number of requests in flight to one server, for all Triggers together.
 
-One process may serve all functions, and has this number of threads. Further requests wait in the broker, before their
+One process may serve all functions, with this number of threads. Further requests wait in the broker, before their
 timeout starts.
 """
 MAX_ERROR_CHARACTERS = 500
-"""Maximum length of a response in the log, in characters."""
+"""Maximum length, in characters, of a response in the log."""
 OTHER_TYPE_LABEL = "other"
 """Metric label for event types that are neither known nor in a Trigger's filter.
 
-A sender must not be able to create a time series for every type that it invents.
+Otherwise, a sender could create a time series for every type that it invents.
 """
 DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Histogram buckets in seconds; a function responds within milliseconds to a second."""
+"""Buckets, in seconds, of the histogram of response times; a function responds within milliseconds to a second."""
 LOG_LEVELS = {
     "delivered": logging.INFO,
     "retrying": logging.WARNING,
@@ -59,13 +59,13 @@ LOG_LEVELS = {
     "dead letter not delivered": logging.ERROR,
     "dropped": logging.ERROR,
 }
-"""Outcome of an attempt → log level. The outcome is the log message, and the label `result` in the metrics."""
+"""Log level of each outcome of an attempt; the outcome is the log message and the metrics' label `result`."""
 
 QueueKey = tuple[str, str]
 
 
 class DeliveryMetrics:
-    """Prometheus metrics for the local delivery, in their own registry; docs/reference.md lists them."""
+    """Prometheus metrics of the local delivery, in their own registry; docs/reference.md lists them."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -98,9 +98,10 @@ class DeliveryMetrics:
 
 
 class Delivery:
-    """The dispatcher for one outbox, which posts no event before `start`. All methods must run in the event loop.
+    """Dispatches the events in an outbox; no event is posted before `start`. All methods must run in the event loop.
 
-    `tasks` runs the workers; if a worker fails, for example because of a failed write, the outbox keeps the deliveries.
+    `tasks` runs the queues' workers. If a worker fails, for example because of a failed write, the outbox keeps its
+    deliveries.
     """
 
     def __init__(
@@ -126,11 +127,11 @@ class Delivery:
         self._in_flight = 0
 
     def accept(self, event: Envelope) -> None:
-        """Store an event and enqueue its deliveries. After the call returns, a crash does not lose the event."""
-        self._enqueue_accepted(event, self._outbox.accept(event, self._match_triggers(event)))
+        """Store an event and enqueue its deliveries; after the call returns, a crash does not lose the event."""
+        self._enqueue_accepted(event, self._outbox.accept(event, self._list_matching_triggers(event)))
 
     def resume(self) -> None:
-        """Enqueue the deliveries that an earlier process left pending; drop those without an existing Trigger."""
+        """Enqueue the deliveries that an earlier process left pending; drop those whose Trigger no longer exists."""
         deliveries = list(self._outbox.list_pending())
         dropped = [pending for pending in deliveries if pending.trigger not in self._triggers]
         self._outbox.drop(dropped)
@@ -147,19 +148,19 @@ class Delivery:
     def start(self) -> None:
         """Allow requests to be sent.
 
-        The broker calls this method once the ingress listens. If the ingress's port is in use, the process exits.
-        Replies to earlier requests would then be stuck in the outbox.
+        The broker calls this method after the ingress has started to listen. If the ingress's port is in use, the
+        process exits. Replies to earlier requests would then be stuck in the outbox.
         """
         self._started.set()
 
     async def stop(self) -> None:
-        """Send no more requests, and let those in flight finish within the grace period."""
+        """Stop sending requests, and wait for those in flight until the grace period ends."""
         self._started.clear()
         deadline = time.monotonic() + SHUTDOWN_GRACE_SECONDS
         while self._in_flight and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
 
-    def _match_triggers(self, event: Envelope) -> list[str]:
+    def _list_matching_triggers(self, event: Envelope) -> list[str]:
         return [trigger.name for trigger in self._triggers.values() if trigger.matches(event.get_attribute)]
 
     def _enqueue_accepted(self, event: Envelope, deliveries: list[PendingDelivery]) -> None:
@@ -179,7 +180,7 @@ class Delivery:
                 self._tasks.start(self._process_queue(key))
 
     def _get_queue_key(self, pending: PendingDelivery) -> QueueKey:
-        """Return the key of a delivery's queue; a dead letter may block its queue, so it gets a separate one."""
+        """Return the key of a delivery's queue; a dead letter may block its queue, so each has its own queue."""
         trigger = self._triggers[pending.trigger]
         if pending.failure:
             return (trigger.name, f"dead letter {pending.sequence}")
@@ -195,7 +196,7 @@ class Delivery:
         del self._queues[key]
 
     async def _deliver(self, pending: PendingDelivery) -> None:
-        """Post the event with the Trigger's retries; then dead-letter it, or drop it if the Trigger has no sink."""
+        """Post the event with the Trigger's retries; after the last one, send it to the dead letter sink or drop it."""
         trigger, event = self._triggers[pending.trigger], self._outbox.read_event(pending.sequence)
         for retries in range(trigger.policy.retry + 1):
             outcome = await self._post_attempt(
@@ -213,7 +214,7 @@ class Delivery:
         self._handle_failure(pending, trigger, event, outcome)
 
     def _acknowledge(self, pending: PendingDelivery, reply: Envelope | None) -> None:
-        deliveries = self._outbox.acknowledge(pending, reply, self._match_triggers(reply) if reply else ())
+        deliveries = self._outbox.acknowledge(pending, reply, self._list_matching_triggers(reply) if reply else ())
         if reply:
             self._enqueue_accepted(reply, deliveries)
 
@@ -232,7 +233,7 @@ class Delivery:
         )
 
     async def _deliver_dead_letter(self, pending: PendingDelivery, failure: Failure) -> None:
-        """Deliver a dead letter to its sink, retrying without limit unless the sink rejects it permanently.
+        """Deliver a dead letter to its sink; retry without limit unless the sink rejects it permanently.
 
         The sink's reply is ignored, as on Knative.
         """
@@ -274,7 +275,7 @@ class Delivery:
     def _report_outcome(
         self, message: str, trigger: Trigger, event: Envelope, outcome: PostResult, **extra_fields: float
     ) -> None:
-        """Count and log the outcome of an attempt."""
+        """Count and log the outcome of a delivery attempt."""
         self._metrics.attempts.labels(trigger.name, message).inc()
         fields: dict[str, Any] = {"trigger": trigger.name, "status": outcome.status, **extra_fields}
         fields["ms"] = round(1000 * outcome.duration_seconds, 2)

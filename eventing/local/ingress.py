@@ -16,21 +16,21 @@ from eventing.local.envelope import EmitEvent, parse_envelope
 from eventing.logs import log
 
 EVENT_PATHS = ("/", "/{namespace}/{broker}")
-"""Paths that accept events; the second is that of Knative's ingress.
+"""URL paths that accept events; the second one is the path of Knative's ingress.
 
-No function may use one of these paths, because the ingress would respond instead of the function.
+No function may have one of these paths, because the ingress would respond instead of the function.
 """
 
 
 def build_application(
     accept_event: EmitEvent, list_unready: Callable[[], list[str]], metrics: DeliveryMetrics
 ) -> web.Application:
-    """Build the web application.
+    """Build the web application of the ingress.
 
     Args:
-        accept_event: Stores an event.
-        list_unready: Returns the names of the sources that are not ready.
-        metrics: The metrics that the application serves.
+        accept_event: Function that stores an event.
+        list_unready: Function that returns the names of the sources that are not ready.
+        metrics: Metrics that the application serves.
     """
 
     async def handle_event(request: web.Request) -> web.Response:
@@ -59,9 +59,9 @@ def build_application(
 
 @asynccontextmanager
 async def serve_app(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
-    """Serve `app` and yield its URL, with the port that the system chose if `port` is 0."""
+    """Serve `app` and yield its URL; if `port` is 0, the URL contains the port that the system chose."""
     logging.getLogger("aiohttp.server").addFilter(_strip_traceback)
-    # Like Knative's ingress, do not decompress: a compressed body is rejected because it is not JSON.
+    # Like Knative's ingress, this server does not decompress; a compressed body is rejected because it is not JSON.
     runner = web.AppRunner(app, access_log=None, auto_decompress=False)
     await runner.setup()
     try:
@@ -72,11 +72,11 @@ async def serve_app(app: web.Application, host: str, port: int) -> AsyncIterator
 
 
 async def _start_listening(site: web.TCPSite, address: str) -> None:
-    """Start listening on `address`. Raises `OSError` that names the address and the remedy."""
+    """Start listening on `address`. Raises `OSError`, which names the address and the remedy."""
     try:
         await site.start()
     except OSError as error:
-        # The error text consists of the address and the reason.
+        # The text of the error consists of the address and the reason.
         reason = (error.strerror or str(error)).rpartition(": ")[2]
         raise OSError(
             error.errno, f"cannot listen on {address}: {reason}; choose another address with --listen"
@@ -84,9 +84,9 @@ async def _start_listening(site: web.TCPSite, address: str) -> None:
 
 
 def _strip_traceback(record: logging.LogRecord) -> bool:
-    """Reduce the log record of a malformed HTTP request to one line.
+    """Reduce the log record about a malformed HTTP request to one line.
 
-    The client has received a 400, and must not be able to fill the log with tracebacks.
+    The client has received a 400 response, and must not be able to fill the log with tracebacks.
     """
     if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
         record.msg, record.args, record.exc_info = f"rejected: {type(record.exc_info[1]).__name__}", None, None
@@ -96,8 +96,8 @@ def _strip_traceback(record: logging.LogRecord) -> bool:
 async def _accept_event(request: web.Request, accept_event: EmitEvent) -> web.Response:
     """Store the event and return 202, or return an error response.
 
-    For an invalid request, it returns 413 or 400 with the reason, as Knative's ingress does. If the event cannot be
-    stored, it returns 503.
+    For an invalid request, the status is 413 or 400, and the body is the reason, as in Knative's ingress. If the event
+    cannot be stored, the status is 503.
     """
     try:
         body = await request.read()

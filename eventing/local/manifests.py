@@ -1,6 +1,7 @@
-"""Reads manifests into documents whose errors name file, object and field, and Triggers with their delivery policies.
+"""Reads manifests as documents, and parses Triggers with their delivery policies.
 
-The modules of the sources read the documents of the sources.
+The errors of a document contain the file, the object and the field. The modules of the sources parse the sources'
+documents.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from eventing.endpoints import is_url, join_url
 
 T = TypeVar("T")
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The YAML loader: the C implementation if available, because it is eight times as fast and startup waits for it."""
+"""YAML loader: the C implementation if available, because it is eight times as fast and every start waits for it."""
 EVENTING_GROUP = "eventing.knative.dev"
 SOURCES_GROUP = "sources.knative.dev"
 SUPPORTED_KINDS = {
@@ -29,12 +30,12 @@ SUPPORTED_KINDS = {
     "ContainerSource": f"{SOURCES_GROUP}/v1",
 }
 IGNORED_KINDS = {"EventType", "SinkBinding", "RabbitmqBrokerConfig"}
-"""Eventing kinds that deliver no events; a SinkBinding, for example, only sets the broker's address in a workload."""
+"""Kinds of the eventing API groups that the local delivery does not need; a SinkBinding only configures a workload."""
 PARALLELISM_ANNOTATION = "rabbitmq.eventing.knative.dev/parallelism"
-"""Annotation on a Trigger of a RabbitMQ Broker; Knative's own broker has no such annotation."""
+"""Annotation on a Trigger of a RabbitMQ Broker; Knative's own broker does not support it."""
 DEFAULT_PARALLELISM = 16
 DEFAULT_TIMEOUT_SECONDS = 30.0
-"""Default of `spec.delivery.timeout`. Knative has no default, but a function must not block a node's events forever."""
+"""Default of `spec.delivery.timeout`; Knative has none, but a function must not block a node's events forever."""
 NUMBER_PATTERN = r"([0-9]+(?:[.,][0-9]+)?)"
 DURATION_PATTERN = re.compile(
     rf"P(?:{NUMBER_PATTERN}Y)?(?:{NUMBER_PATTERN}M)?(?:{NUMBER_PATTERN}W)?(?:{NUMBER_PATTERN}D)?"
@@ -43,18 +44,18 @@ DURATION_PATTERN = re.compile(
 UNIT_SECONDS = (604800, 86400, 3600, 60, 1)
 """Seconds in a week, day, hour, minute and second."""
 MAX_DOUBLINGS = 1000
-"""Limit on the exponent of the backoff: a float cannot represent much larger powers of two."""
+"""Maximum exponent of the backoff, because a float cannot represent much larger powers of two."""
 EXPONENTIAL, LINEAR = "exponential", "linear"
 CORE_ATTRIBUTES = {"specversion", "id", "type", "source", "subject", "time", "datacontenttype", "dataschema"}
 
 
 class ManifestError(Exception):
-    """A manifest is invalid, or the local delivery does not support it; the message names file, object and field."""
+    """Error for an invalid or unsupported manifest; its message contains the file, the object and the field."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """One YAML document and its file."""
+    """A YAML document, and the file that contains it."""
 
     file: Path
     body: dict[str, Any]
@@ -71,11 +72,11 @@ class Document:
 
     @property
     def namespace(self) -> str:
-        """Return `metadata.namespace`, or `default`."""
+        """Return `metadata.namespace`, by default `default`."""
         return self.get("metadata.namespace", str) or "default"
 
     def get(self, field: str, expected_type: type[T]) -> T | None:
-        """Return the value at a dotted path, or None if it is absent. Raises `ManifestError` for a wrong type."""
+        """Return the value at a dotted path, None if it is missing. Raises `ManifestError` if its type is wrong."""
         value: Any = self.body
         for key in field.split("."):
             value = value.get(key) if isinstance(value, dict) else None
@@ -86,7 +87,7 @@ class Document:
         return value
 
     def require(self, field: str, expected_type: type[T]) -> T:
-        """Return the value at a dotted path. Raises `ManifestError` if it is absent or of a wrong type."""
+        """Return the value at a dotted path. Raises `ManifestError` if it is missing or its type is wrong."""
         value = self.get(field, expected_type)
         if value is None:
             raise self.build_error(field, "is missing")
@@ -102,15 +103,15 @@ class Document:
                 raise self.build_error(f"{field}.{name}", "is not supported by the local delivery")
 
     def build_error(self, field: str, problem: str) -> ManifestError:
-        """Build the error for a field that is missing or invalid."""
+        """Build the error for a missing or invalid field."""
         metadata = self.body.get("metadata")
-        # In an invalid manifest, the metadata and the name may have any type.
+        # In an invalid manifest, `metadata` and `name` may have any type.
         name = (metadata.get("name") if isinstance(metadata, dict) else None) or "without name"
         return ManifestError(f"{self.file}: {self.kind} {name}: {field} {problem}")
 
 
 def read_documents(paths: Iterable[Path]) -> list[Document]:
-    """Return the documents of the kinds in `SUPPORTED_KINDS`, from files and from all YAML files below directories.
+    """Read the documents of the kinds in `SUPPORTED_KINDS` from files, and from all YAML files in directories.
 
     Raises `ManifestError` for other kinds of the eventing API groups, except those in `IGNORED_KINDS`. Documents of
     other API groups are skipped.
@@ -149,14 +150,14 @@ def _is_supported(document: Document) -> bool:
 
 @dataclass(frozen=True)
 class DeliveryPolicy:
-    """The delivery policy of a Trigger: retries, backoff, timeout and dead letter sink.
+    """A Trigger's delivery policy: retries, backoff, timeout and dead letter sink.
 
     Attributes:
-        retry: Attempts after the first one.
+        retry: Maximum number of retries after the first attempt.
         backoff: EXPONENTIAL or LINEAR.
         backoff_delay_seconds: Base delay of the backoff, in seconds.
-        timeout_seconds: Timeout for one attempt, in seconds.
-        dead_letter_url: URL of the dead letter sink, None to drop undeliverable events.
+        timeout_seconds: Timeout of one attempt, in seconds.
+        dead_letter_url: URL of the dead letter sink; None means that undeliverable events are dropped.
     """
 
     retry: int = 0
@@ -166,10 +167,10 @@ class DeliveryPolicy:
     dead_letter_url: str | None = None
 
     def get_backoff_seconds(self, retries: int) -> float:
-        """Return the seconds to wait after `retries` retries.
+        """Return the seconds to wait before the next retry, given the number of earlier retries.
 
-        The formulas are Knative's (`RetryConfigFromDeliverySpec` in its kncloudevents package); with linear backoff,
-        the first pause is 0.
+        The formulas are Knative's (`RetryConfigFromDeliverySpec` in its package kncloudevents). With linear backoff,
+        the first delay is 0.
         """
         return self.backoff_delay_seconds * (
             2.0 ** min(retries, MAX_DOUBLINGS) if self.backoff == EXPONENTIAL else retries
@@ -177,12 +178,12 @@ class DeliveryPolicy:
 
 
 KNATIVE_DEFAULT = DeliveryPolicy(retry=10, backoff=EXPONENTIAL, backoff_delay_seconds=0.2)
-"""The policy that Knative's ConfigMap `config-br-defaults` gives a Broker without `spec.delivery`."""
+"""Policy of a Broker without `spec.delivery`, as in Knative's ConfigMap `config-br-defaults`."""
 
 
 @dataclass(frozen=True)
 class Trigger:
-    """One subscription: events with these attributes go to `subscriber_url`, at most `parallelism` at a time."""
+    """A Trigger: events with these attributes are posted to `subscriber_url`, at most `parallelism` at a time."""
 
     name: str
     attributes: Mapping[str, str]
@@ -191,9 +192,9 @@ class Trigger:
     parallelism: int = DEFAULT_PARALLELISM
 
     def matches(self, get_attribute: Callable[[str], str | None]) -> bool:
-        """Return whether an event passes the filter; `get_attribute` returns the value of an attribute.
+        """Return whether an event passes the Trigger's filter; `get_attribute` returns an attribute's value.
 
-        Works like Knative's attributes filter: all values must be equal. "" matches any value, but an extension must be
+        As with Knative's attributes filter, all values must be equal. "" matches any value, but an extension must be
         present.
         """
         return all(_matches_value(name, expected, get_attribute(name)) for name, expected in self.attributes.items())
@@ -206,7 +207,7 @@ def _matches_value(name: str, expected: str, value: str | None) -> bool:
 
 
 def parse_triggers(documents: Iterable[Document], functions_url: str) -> dict[str, Trigger]:
-    """Return the Triggers among `documents` by name; the URLs of Services are relative to `functions_url`."""
+    """Parse the Triggers in `documents`, by name; URLs of Services are relative to `functions_url`."""
     documents = list(documents)
     brokers = [document for document in documents if document.kind == "Broker"]
     if len(brokers) > 1:
@@ -240,9 +241,9 @@ def _parse_trigger(document: Document, broker: Document | None, functions_url: s
 
 
 def _parse_policy(trigger: Document, broker: Document | None, functions_url: str) -> DeliveryPolicy:
-    """Return the Trigger's delivery policy if it has one, or else the Broker's; the two are never merged.
+    """Return the Trigger's delivery policy, or the Broker's if the Trigger has none; the two are never merged.
 
-    The dead letter sink is determined independently: the Trigger's, or else the Broker's.
+    The dead letter sink is determined independently: it is the Trigger's, or the Broker's if the Trigger has none.
     """
     candidates = [document for document in (trigger, broker) if document is not None]
     documents = [document for document in candidates if document.get("spec.delivery", dict) is not None]
@@ -280,9 +281,10 @@ def _parse_seconds_field(document: Document, field: str, default: float) -> floa
 
 
 def parse_duration(text: str) -> float:
-    """Convert an ISO 8601 duration such as PT0.2S to seconds; units are weeks to seconds.
+    """Convert an ISO 8601 duration such as PT0.2S to seconds; it may contain weeks, days, hours, minutes and seconds.
 
-    Raises `ValueError` for other text, for years and months, which have no fixed length, and for infinite durations.
+    Raises `ValueError` for any other text. Years and months are not supported, because they have no fixed length, and
+    infinite durations are not supported either.
     """
     match = DURATION_PATTERN.fullmatch(text)
     if match is None or not any(match.groups()):
@@ -307,7 +309,7 @@ def _parse_parallelism(document: Document) -> int:
 
 
 def resolve_destination(document: Document, field: str, functions_url: str) -> str:
-    """Return the URL of a Knative Destination: `ref` to a Service with an optional path, or an absolute `uri`."""
+    """Return the URL of a Knative Destination, which has a `ref` to a Service with an optional path, or a `uri`."""
     document.require(field, dict)
     document.refuse_unknown_fields(field, {"ref", "uri"})
     uri = document.get(f"{field}.uri", str)
@@ -324,7 +326,7 @@ def resolve_destination(document: Document, field: str, functions_url: str) -> s
 
 
 def require_broker_sink(document: Document) -> None:
-    """Raise `ManifestError` if the sink of a source is not the Broker."""
+    """Raise `ManifestError` if the sink of the source is not the Broker."""
     kind = document.require("spec.sink.ref.kind", str)
     if kind != "Broker":
         raise document.build_error("spec.sink.ref.kind", f"must be Broker, is {kind}")

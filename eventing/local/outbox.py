@@ -1,8 +1,10 @@
-"""Outbox of the local delivery, in SQLite: accepted events and, for each, the Triggers that have not acknowledged it.
+"""Outbox of the local delivery, in SQLite: accepted events, and the Triggers that have not acknowledged each of them.
 
-An event and its pending deliveries are written in one transaction, before the sender gets a response. A delivery is
-acknowledged in the transaction that accepts its reply. After a crash either both have happened or neither. Only one
-process at a time may use an outbox: two would deliver each event twice, and delete rows that the other still needs.
+An event and its pending deliveries are written in one transaction before the sender gets a response. A delivery is
+acknowledged in the transaction that accepts its reply. After a crash, either both have happened or neither.
+
+Only one process at a time may use an outbox: two would deliver each event twice, and delete rows that the other still
+needs.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import TextIO
 from eventing.local.envelope import Envelope
 
 SCHEMA_VERSION = 1
-"""Version of the schema; an outbox that stores no version has version 1."""
+"""Version of the outbox's schema; an outbox that contains no version has version 1."""
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS event (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -36,17 +38,17 @@ CREATE TABLE IF NOT EXISTS delivery (
 PRAGMA user_version = {SCHEMA_VERSION};
 """
 BUSY_TIMEOUT_SECONDS = 5.0
-"""Seconds to wait for a lock, for example while a user inspects the file with the sqlite3 command."""
+"""Seconds to wait for a lock, for example while a user reads the file with the sqlite3 command."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a delivery failed permanently, as its dead letter reports it.
+    """The reason of a permanently failed delivery, as its dead letter contains it.
 
     Attributes:
-        destination: The subscriber's URL.
-        code: The last HTTP status.
-        data: The body of the last response, in base64.
+        destination: URL of the subscriber.
+        code: HTTP status of the last response.
+        data: Body of the last response, in base64.
     """
 
     destination: str
@@ -65,7 +67,7 @@ class PendingDelivery:
 
 
 class Outbox:
-    """The open database; every method is one short transaction.
+    """The open outbox; every method is one short transaction.
 
     A transaction takes about 0.1 ms, because WAL writes do not wait for the disk. A power failure can lose the last few
     transactions; kill -9 loses none. Raises `sqlite3.Error` if the file is unusable, is locked by another process, or
@@ -81,25 +83,25 @@ class Outbox:
         self._database.executescript(SCHEMA)
 
     def close(self) -> None:
-        """Close the database and release its lock."""
+        """Close the database and release its lock file."""
         self._database.close()
         self._lock_file.close()
 
     def accept(self, envelope: Envelope, triggers: Sequence[str]) -> list[PendingDelivery]:
-        """Store an event with a pending delivery for each Trigger; without Triggers, store nothing."""
+        """Store an event with a pending delivery for each Trigger; store nothing if there are no Triggers."""
         with self._transaction():
-            return self._insert(envelope, triggers)
+            return self._insert_deliveries(envelope, triggers)
 
     def acknowledge(
         self, pending: PendingDelivery, reply: Envelope | None = None, triggers: Sequence[str] = ()
     ) -> list[PendingDelivery]:
-        """Remove a completed delivery, and accept the reply if there is one, in one transaction."""
+        """Remove a completed delivery, and store its reply if there is one, in one transaction."""
         with self._transaction():
-            self._remove(pending)
-            return self._insert(reply, triggers) if reply else []
+            self._remove_delivery(pending)
+            return self._insert_deliveries(reply, triggers) if reply else []
 
     def mark_dead_letter(self, pending: PendingDelivery, failure: Failure) -> PendingDelivery:
-        """Record that a delivery failed permanently; the delivery is then pending for the dead letter sink."""
+        """Record that a delivery failed permanently, so that the event must be delivered to the dead letter sink."""
         self._database.execute(
             "UPDATE delivery SET failure = ? WHERE event = ? AND trigger = ?",
             (json.dumps(asdict(failure)), pending.sequence, pending.trigger),
@@ -107,12 +109,12 @@ class Outbox:
         return replace(pending, failure=failure)
 
     def read_event(self, sequence: int) -> Envelope:
-        """Return the event of a pending delivery."""
+        """Return the event of a pending delivery by its sequence number."""
         row = self._database.execute("SELECT headers, body FROM event WHERE sequence = ?", (sequence,)).fetchone()
         return Envelope(json.loads(row[0]), row[1])
 
     def list_pending(self) -> Iterator[PendingDelivery]:
-        """Yield all pending deliveries, in order of acceptance."""
+        """Yield all pending deliveries, in the order in which their events were accepted."""
         rows = self._database.execute(
             "SELECT sequence, headers, trigger, failure FROM event JOIN delivery ON event = sequence ORDER BY sequence"
         )
@@ -121,12 +123,12 @@ class Outbox:
             yield PendingDelivery(sequence, Envelope(json.loads(headers), b"").ordering_key, trigger, failure)
 
     def drop(self, deliveries: Sequence[PendingDelivery]) -> None:
-        """Remove deliveries whose Trigger no longer exists."""
+        """Remove these pending deliveries, because their Trigger no longer exists."""
         with self._transaction():
             for delivery in deliveries:
-                self._remove(delivery)
+                self._remove_delivery(delivery)
 
-    def _insert(self, envelope: Envelope, triggers: Sequence[str]) -> list[PendingDelivery]:
+    def _insert_deliveries(self, envelope: Envelope, triggers: Sequence[str]) -> list[PendingDelivery]:
         if not triggers:
             return []
         row = (json.dumps(dict(envelope.headers)), envelope.body)
@@ -138,7 +140,7 @@ class Outbox:
         )
         return [PendingDelivery(sequence, envelope.ordering_key, trigger) for trigger in triggers]
 
-    def _remove(self, delivery: PendingDelivery) -> None:
+    def _remove_delivery(self, delivery: PendingDelivery) -> None:
         self._database.execute(
             "DELETE FROM delivery WHERE event = ? AND trigger = ?", (delivery.sequence, delivery.trigger)
         )
@@ -159,10 +161,10 @@ class Outbox:
 
 
 def _acquire_lock_file(path: Path) -> TextIO:
-    """Lock a file next to the outbox and return it; the file stays locked while it is open.
+    """Lock a file next to the outbox and return it; the lock lasts until the file is closed.
 
-    The kernel releases the lock when the process ends, however it ends. The file contains the process id of the lock's
-    owner. Raises `sqlite3.OperationalError` with that id and the remedy if another process holds the lock.
+    The kernel releases the lock when the process ends for any reason. The file contains the process id of the lock's
+    holder. Raises `sqlite3.OperationalError` with that id and the remedy if another process holds the lock.
     """
     try:
         file = Path(f"{path.resolve()}.lock").open("a+")  # noqa: SIM115 - the file stays open

@@ -1,4 +1,4 @@
-"""PingSource for the local delivery: emits an event at each time that a cron schedule specifies."""
+"""PingSource for the local delivery: emits an event at each time of a cron schedule."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ MAX_EARLY_WAKEUP = timedelta(seconds=1)
 
 @dataclass(frozen=True)
 class Schedule:
-    """A cron expression, with or without a first field for seconds, in a time zone."""
+    """A cron expression in a time zone; its first field may be for seconds."""
 
     expression: str
     zone: tzinfo
 
     def get_next_time(self, after: datetime) -> datetime:
-        """Return the next scheduled time after `after`."""
+        """Return the first scheduled time after `after`."""
         times = croniter(self.expression, after.astimezone(self.zone), second_at_beginning=True)
         upcoming: datetime = times.get_next(datetime)
         return upcoming
 
     def get_next_tick(self, last_tick: datetime, now: datetime) -> datetime:
-        """Return the next scheduled time, where `last_tick` is the scheduled time of the previous tick.
+        """Return the next scheduled time; `last_tick` is the scheduled time of the previous event.
 
-        A sleep may end slightly early, and must not repeat the previous tick. If the clock was set back, `last_tick` is
-        ignored.
+        A sleep may end slightly early and must not repeat the previous event. If the clock has been set back,
+        `last_tick` is ignored.
         """
         return self.get_next_time(max(now, last_tick) if last_tick - now < MAX_EARLY_WAKEUP else now)
 
 
 class PingSource:
-    """Emits the same data at each scheduled time; times that pass while the machine sleeps are skipped."""
+    """Emits the same data at each scheduled time; times that pass while the machine is suspended are skipped."""
 
     def __init__(self, name: str, source: str, schedule: Schedule, payload: Envelope) -> None:
         self.name = name
@@ -51,7 +51,7 @@ class PingSource:
         self._source, self._schedule, self._payload = source, schedule, payload
 
     async def run(self, emit: EmitEvent, sink_url: str) -> None:
-        """Emit ticks until cancelled."""
+        """Emit an event at each scheduled time until cancelled."""
         self.is_ready = True
         last = datetime.now(timezone.utc)
         while True:
@@ -67,7 +67,7 @@ class PingSource:
 
 
 def parse_source(document: Document) -> PingSource:
-    """Build the source from a manifest."""
+    """Build the source from a PingSource manifest."""
     document.refuse_unknown_fields("spec", {"schedule", "timezone", "contentType", "data", "dataBase64", "sink"})
     require_broker_sink(document)
     source = f"/apis/v1/namespaces/{document.namespace}/pingsources/{document.name}"
@@ -81,7 +81,7 @@ def _parse_schedule(document: Document) -> Schedule:
     zone = document.get("spec.timezone", str) or "UTC"
     try:
         schedule = Schedule(expression, ZoneInfo(zone))
-    except (ZoneInfoNotFoundError, ValueError, OSError):  # An OSError occurs if the name is a directory of zones.
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError is raised if the name is a directory of time zones
         raise document.build_error("spec.timezone", f"is not a known time zone: {zone!r}") from None
     try:
         schedule.get_next_time(datetime.now(timezone.utc))
@@ -91,7 +91,7 @@ def _parse_schedule(document: Document) -> Schedule:
 
 
 def _parse_payload(document: Document) -> Envelope:
-    """Return content type and body of every tick, as Knative's ping adapter sets them."""
+    """Return the content type and body of every event, as Knative's ping adapter sets them."""
     content_type = document.get("spec.contentType", str) or "application/json"
     encoded = document.get("spec.dataBase64", str)
     try:

@@ -1,1 +1,1 @@
-"""PodSource: a Knative ContainerSource that watches the pods and disruption budgets of nodes under maintenance."""
+"""PodSource: a Knative ContainerSource that watches the pods on nodes under maintenance, and their PDBs."""

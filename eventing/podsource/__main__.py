@@ -1,6 +1,6 @@
 """Entry point of PodSource, which a ContainerSource runs: `python -m eventing.podsource`.
 
-PodSource emits its events to `$K_SINK`. If `$PORT` is set, PodSource serves health checks and metrics on this port:
+PodSource sends its events to `$K_SINK`. If `$PORT` is set, it serves health checks and metrics on this port, at
 `/healthz`, `/readyz` and `/metrics`.
 """
 
@@ -26,7 +26,7 @@ log = logging.getLogger("podsource")
 
 
 async def main() -> None:
-    """Run until SIGTERM or SIGINT. An error in a task ends the process, so that the platform restarts it."""
+    """Run until SIGTERM or SIGINT. An error in a task ends the process, so that Kubernetes restarts it."""
     sink = os.environ.get("K_SINK")
     if not sink:
         raise SystemExit(
@@ -35,12 +35,12 @@ async def main() -> None:
     logs.configure()
     stop_event = create_stop_event()
     async with AsyncExitStack() as stack:
-        # The number of connections is unlimited, because each node under maintenance has a watch.
+        # The number of connections must be unlimited, because each node under maintenance has its own watch.
         api = await Api.connect(max_connections=0)
         stack.push_async_callback(api.close)
         tasks = TaskSupervisor()
         sender = await stack.enter_async_context(HintSender(sink, tasks))
-        await stack.enter_async_context(tasks)  # All tasks end before the sender's and the client's connections close.
+        await stack.enter_async_context(tasks)  # entered last, so that all tasks end before the connections close
         source = PodSource(api, sender, tasks)
         if port := os.environ.get("PORT"):
             await stack.enter_async_context(serve_http(int(port), lambda: source.is_ready))
@@ -50,7 +50,7 @@ async def main() -> None:
 
 @asynccontextmanager
 async def serve_http(port: int, is_ready: Callable[[], bool]) -> AsyncIterator[None]:
-    """Serve the endpoints on `port` of all addresses during the block. Raises `OSError` if the port is in use."""
+    """Serve the HTTP endpoints on `port` of all addresses during the block. Raises `OSError` if the port is in use."""
     runner = web.AppRunner(build_application(is_ready), access_log=None)
     await runner.setup()
     try:
@@ -62,9 +62,9 @@ async def serve_http(port: int, is_ready: Callable[[], bool]) -> AsyncIterator[N
 
 
 def build_application(is_ready: Callable[[], bool]) -> web.Application:
-    """Build the web application.
+    """Build the web application for health checks and metrics.
 
-    `/healthz` only shows that the event loop runs, because a failed task ends the process.
+    `/healthz` only proves that the event loop runs, because a failed task ends the process.
     """
 
     async def handle_healthz(_: web.Request) -> web.Response:

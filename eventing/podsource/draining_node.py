@@ -1,4 +1,4 @@
-"""A node whose drain is running, as reported by the watches, and which of its pods a budget admits for eviction."""
+"""A node that is being drained, as the watches report it, and which of its pods a PodDisruptionBudget admits."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from kube.selectors import matches
 
 
 class DrainingNode:
-    """A node under maintenance: its NodeMaintenance objects and its pods.
+    """A node under maintenance, with its NodeMaintenances and its pods.
 
-    `is_synced` is true once all existing pods are known. `pods_version` is the newest resourceVersion of the pod watch.
+    `is_synced` is true once all existing pods are known. `pods_version` is the newest resourceVersion of the node's pod
+    watch.
     """
 
     def __init__(self, name: str) -> None:
@@ -33,7 +34,7 @@ class DrainingNode:
         self._waiting_by_namespace: dict[str, list[Pod]] | None = None
 
     def update_maintenance(self, maintenance: Object) -> bool:
-        """Add or update a maintenance; return whether this changes the drain options of the node."""
+        """Add or update a NodeMaintenance; return whether this changes the node's drain options."""
         before = self._drain_options
         self.maintenances[maintenance["metadata"]["uid"]] = maintenance
         self._waiting_by_namespace = None
@@ -41,11 +42,11 @@ class DrainingNode:
 
     @property
     def _drain_options(self) -> DrainOptions:
-        """Return the drain options of the node's maintenance; of several maintenances, use the one that has begun."""
+        """Return the drain options of the node's maintenance, preferring a maintenance that has begun."""
         return drain_flags.parse_drain_options(max(self.maintenances.values(), key=m.has_begun, default={}))
 
     def list_references(self) -> list[ObjectReference]:
-        """Return references to all maintenances of the node, each of which gets the events about the node.
+        """Return references to all maintenances of the node; each of them gets the events about the node.
 
         The watch may not have reported yet which of them has begun.
         """
@@ -61,35 +62,36 @@ class DrainingNode:
         return self.is_synced and self.has_begun()
 
     def update_pod(self, pod: Pod) -> Pod | None:
-        """Add or update a pod; return its previous state, or None if it is new."""
+        """Add or update a pod; return its previous state, None if the pod is new."""
         before = self._pods.get(get_uid(pod))
         self._pods[get_uid(pod)] = pod
         self._waiting_by_namespace = None
         return before
 
     def remove_pod(self, pod: Pod) -> Pod | None:
-        """Remove a pod that no longer exists; return its last state, or None if it was unknown."""
+        """Remove a pod that no longer exists; return its last state, None if the pod was unknown."""
         self._waiting_by_namespace = None
         return self._pods.pop(get_uid(pod), None)
 
     def classify_pods(self, pods: Iterable[Pod] | None = None) -> PodClassification:
-        """Classify these pods, or all pods on the node, by `spec.drain` (DRN-1a)."""
+        """Classify these pods, by default all pods on the node, as `spec.drain` specifies (DRN-1a)."""
         listed = self._pods.values() if pods is None else pods
         return drain_flags.classify_for_drain(listed, self._drain_options, datetime.now(timezone.utc))
 
     def list_leaving_pods(self) -> list[Pod]:
-        """Return the pods that must still leave the node, without DaemonSet pods if `spec.drain` ignores them."""
+        """Return the pods that must still leave the node; DaemonSet pods are included only if `spec.drain` does."""
         return self.classify_pods().leaving
 
     def list_evictable_pods(self, classification: PodClassification) -> list[Pod]:
-        """Return the pods that must still leave the node, without the pods that `spec.drain` refuses to evict."""
+        """Return the pods that must still leave the node, except for those that `spec.drain` refuses to evict."""
         return drain_flags.select_evictable_pods(classification, self._drain_options)
 
     def list_waiting_pods(self, namespace: str) -> list[Pod]:
-        """Return the pods in a namespace that must leave and are not terminating yet.
+        """Return the pods in a namespace that must leave the node and are not terminating yet.
 
-        The list includes DaemonSet pods if no other pod is left, since pods of a deleted DaemonSet leave last (NMO-7).
-        It excludes pods that `spec.drain` refuses to evict, because no change to a budget allows their eviction.
+        If no other pod is left, they include DaemonSet pods, because the pods of a deleted DaemonSet leave last
+        (NMO-7). They exclude pods that `spec.drain` refuses to evict, because no change of a PodDisruptionBudget allows
+        their eviction.
         """
         if self._waiting_by_namespace is None:
             classification, self._waiting_by_namespace = self.classify_pods(), defaultdict(list)
@@ -107,10 +109,10 @@ class DrainingNode:
 def compute_capacity(
     budget: Budget, waiting: Sequence[Pod], namespace_budgets: Iterable[Budget]
 ) -> BudgetCapacity | None:
-    """Return which evictions of waiting pods the budget admits, or None if the budget covers none of these pods.
+    """Return which evictions of waiting pods the PodDisruptionBudget admits; None if it covers none of these pods.
 
-    `namespace_budgets` are all budgets in the namespace. A pod that two budgets cover cannot be evicted, even if both
-    admit the pod.
+    `namespace_budgets` are all PDBs in the namespace. A pod that two PDBs cover cannot be evicted, even if both admit
+    it.
     """
     covered = [pod for pod in waiting if covers(budget, pod)]
     if not covered:
@@ -126,16 +128,16 @@ def compute_capacity(
 def admits_any_pod(
     budget_versions: Iterable[Budget], waiting_pods: Sequence[Pod], namespace_budgets: Iterable[Budget]
 ) -> bool:
-    """Return whether the namespace's budgets admit a waiting pod that one of the budget's versions covers."""
+    """Return whether the namespace's PDBs admit a waiting pod that one of the given versions of a PDB covers."""
     covered = [pod for pod in waiting_pods if any(covers(version, pod) for version in budget_versions)]
     plan = plan_evictions(covered, namespace_budgets)
     return bool(plan.admitted)
 
 
 def selects_pod(budget: Budget, pod: Pod) -> bool:
-    """Return whether the budget's selector matches the pod, regardless of the pod's phase.
+    """Return whether the PodDisruptionBudget's selector matches the pod, regardless of the pod's phase.
 
-    `covers` ignores pods in phases that do not count, such as pods that have terminated.
+    In contrast, `covers` ignores pods in phases that do not count, such as pods that have terminated.
     """
     labels: Mapping[str, Any] = pod["metadata"].get("labels") or {}
     return budget["metadata"]["namespace"] == pod["metadata"]["namespace"] and matches(

@@ -1,9 +1,9 @@
-"""Decides which node gets a hint that a budget allows an eviction, and when the hint is repeated. No I/O, no clock.
+"""Decides which node gets a hint that a PodDisruptionBudget (PDB) allows an eviction, and when to repeat the hint.
 
-A hint is sent when a budget opens, not while it stays open (design rule 8). A hint without effect is repeated after
-growing pauses, and only progress resets the pause (rule 9). If several nodes wait for one budget, they get hints in
-turn: only as many at a time as the budget admits pods. Otherwise the passes over these nodes would compete for the same
-evictions.
+A hint is sent when a PDB opens, which means that it begins to allow evictions, and not while it stays open (design rule
+8). A hint without effect is repeated with a growing delay, and only progress resets the delay (rule 9). If several
+nodes wait for one PDB, only as many of them get a hint at a time as the PDB admits pods. Otherwise, the passes over
+these nodes would compete for the same evictions. No I/O, no clock.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from enum import Enum
 from typing import NamedTuple
 
 MIN_HINT_SECONDS = 0.25
-"""Minimum seconds between two hints about one budget to one node.
+"""Minimum time between two hints about one PodDisruptionBudget (PDB) to one node, in seconds.
 
-A budget that admits one pod often admits more soon after, and one pass evicts all of them. In a measurement with 0.3 s,
-thirty pods under a budget of ten left quickly, even with a broker that runs many passes concurrently.
+A PDB that admits one pod often admits further pods soon after, and one pass evicts all of them. In a measurement with
+0.3 s, thirty pods under a PDB of ten left quickly, even with a broker that runs many passes concurrently.
 """
 SLOT_SECONDS = 1.0
-"""Seconds after a hint for which the budget's allowed eviction is reserved for the node (a slot).
+"""Seconds after a hint for which an eviction that the PDB allows is reserved for the node (a slot).
 
-After that time the next node gets a hint, and eventually the same node again.
+After that time, the next node gets a hint, and eventually the same node again.
 """
 MAX_BACKOFF_SECONDS = 60.0
-"""Maximum seconds between two hints without effect; each pause is twice the previous one."""
+"""Maximum seconds between two hints without effect; each delay is twice the previous one."""
 MAX_DOUBLINGS = 6
-"""The pause doubles at most this many times."""
+"""Maximum number of times that the delay is doubled."""
 
 
 class BudgetCapacity(NamedTuple):
-    """Which evictions a budget admits for a node's waiting pods.
+    """The kinds of evictions that a PodDisruptionBudget admits for a node's waiting pods.
 
-    `counted` evictions use up `disruptionsAllowed`; `uncounted` ones, those of unready pods, do not.
+    `counted` evictions use up `disruptionsAllowed`; `uncounted` evictions, which are those of unready pods, do not.
     """
 
     counted: bool = False
@@ -45,7 +45,7 @@ NO_CAPACITY = BudgetCapacity()
 
 
 class DueHint(NamedTuple):
-    """One hint; `repeats` is the number of earlier hints without effect."""
+    """A hint about one PDB to one node; `repeats` is the number of earlier hints without effect."""
 
     budget: str
     node: str
@@ -53,7 +53,7 @@ class DueHint(NamedTuple):
 
 
 class HintState(Enum):
-    """Whether a node has reacted to the hints about one budget."""
+    """Whether a node's pods have changed since the last hint about one PodDisruptionBudget."""
 
     ANSWERED = "no hint was sent since a pod last became terminating"
     UNANSWERED = "a hint was sent, and no pod has become terminating or left since"
@@ -61,7 +61,7 @@ class HintState(Enum):
 
 
 class HintEvent(Enum):
-    """What may change a `HintState`."""
+    """An event that may change a `HintState`."""
 
     HINTED = "a hint was sent"
     POD_EVICTED = "a pod became terminating"
@@ -77,23 +77,24 @@ TRANSITIONS = {
     (HintState.POD_LEFT, HintEvent.POD_EVICTED): HintState.ANSWERED,
     (HintState.POD_LEFT, HintEvent.BUDGET_OPENED): HintState.ANSWERED,
 }
-"""State and event → next state; other events do not change the state.
+"""The next state by state and event; other events do not change the state.
 
-A budget that opens again although no pod has left is flapping: the hints stay unanswered, and the pauses keep growing.
+A PodDisruptionBudget that opens again although no pod has left is flapping: its hints stay unanswered, and the delays
+keep growing.
 """
 
 
 @dataclass
 class HintHistory:
-    """The hints that PodSource has sent about one budget to one node, and what has happened since.
+    """The hints about one PodDisruptionBudget (PDB) to one node, and what has happened since.
 
     Attributes:
-        state: Whether the node has reacted to the hints.
-        capacity: What the budget admits for the node's waiting pods.
+        state: Whether the node's pods have changed since the last hint.
+        capacity: The evictions that the PDB admits for the node's waiting pods.
         hinted_at: Time of the last hint.
-        unanswered_hints: Hints since the state was last ANSWERED.
+        unanswered_hints: Number of hints since the state was last ANSWERED.
         quiet_until: Time before which no hint is sent, because a pass may still be running.
-        is_forced: Whether a hint is due even if the budget admits no pod.
+        is_forced: Whether a hint is due even if the PDB admits no pod.
     """
 
     state: HintState = HintState.ANSWERED
@@ -105,17 +106,17 @@ class HintHistory:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the budget admits evictions of either kind."""
+        """Return whether the PodDisruptionBudget admits evictions of either kind."""
         return any(self.capacity)
 
     def apply(self, event: HintEvent) -> None:
-        """Change the state as `TRANSITIONS` specifies."""
+        """Change the state according to `TRANSITIONS`."""
         self.state = TRANSITIONS.get((self.state, event), self.state)
         if self.state is HintState.ANSWERED:
             self.unanswered_hints = 0
 
     def compute_due_time(self) -> float:
-        """Return the time from which the node may get the next hint about the budget, regardless of other nodes."""
+        """Return the earliest time of the next hint to the node, regardless of other nodes."""
         if self.is_forced:
             return self.hinted_at + MIN_HINT_SECONDS
         if not self.is_open:
@@ -126,12 +127,12 @@ class HintHistory:
         return self.hinted_at + min(SLOT_SECONDS * 2.0**doublings, MAX_BACKOFF_SECONDS)
 
     def holds_slot(self, now: float) -> bool:
-        """Return whether an eviction that the budget allows is still reserved for the node after a recent hint."""
+        """Return whether a recent hint still reserves one of the PDB's allowed evictions for the node."""
         is_recent = self.state is not HintState.ANSWERED and now < self.hinted_at + SLOT_SECONDS
         return self.capacity.counted and is_recent
 
     def update_capacity(self, capacity: BudgetCapacity) -> None:
-        """Update what the budget admits for the node."""
+        """Update which evictions the PodDisruptionBudget admits for the node."""
         was_open, self.capacity = self.is_open, capacity
         if self.is_open and not was_open:
             self.apply(HintEvent.BUDGET_OPENED)
@@ -139,7 +140,7 @@ class HintHistory:
             self.quiet_until = -math.inf
 
     def record_hint(self, now: float) -> None:
-        """Record that a hint was sent."""
+        """Record that a hint was sent to the node at `now`."""
         self.hinted_at, self.is_forced = now, False
         self.unanswered_hints += 1
         self.apply(HintEvent.HINTED)
@@ -151,7 +152,7 @@ class HintHistory:
 
 
 class HintScheduler:
-    """The histories of the hints that PodSource sends about all budgets to all nodes.
+    """The histories of PodSource's hints, by PodDisruptionBudget (PDB) and node.
 
     `update_capacity`, `record_eviction` and other methods update the histories; `take_due_hints` returns the due hints.
     """
@@ -160,38 +161,38 @@ class HintScheduler:
         self._histories: dict[str, dict[str, HintHistory]] = {}
         self._allowed_disruptions: dict[str, int] = {}
         self._next_due: dict[str, float] = {}
-        """Budget → cached result of `_compute_next_due_time`, since there are many budgets and pods change often."""
+        """Cached result of `_compute_next_due_time` by PDB, because there may be many PDBs and pods change often."""
 
     def update_capacity(self, budget: str, node: str, capacity: BudgetCapacity | None, allowed: int) -> None:
-        """Update what the budget admits for the node's waiting pods; `capacity` is None if it covers no such pod.
+        """Update which evictions the PDB admits for the node; `capacity` is None if it covers no waiting pod there.
 
-        `allowed` is the number of pods that the budget admits for all nodes together.
+        `allowed` is the number of pods that the PDB admits for all nodes together.
         """
         if capacity is not None or node in self._histories.get(budget, {}):
             self._get_history(budget, node).update_capacity(capacity or NO_CAPACITY)
             self._allowed_disruptions[budget] = allowed
 
     def record_eviction(self, budget: str, node: str, now: float) -> None:
-        """Record that a pod that the budget covers became terminating on the node."""
+        """Record that a pod on the node that the PodDisruptionBudget covers became terminating."""
         self._get_history(budget, node).record_eviction(now)
 
     def record_pod_gone(self, budget: str, node: str) -> None:
-        """Record that a pod that the budget covered no longer exists on the node."""
+        """Record that a pod on the node that the PodDisruptionBudget covered no longer exists."""
         self._get_history(budget, node).apply(HintEvent.POD_GONE)
 
     def reset_after_relist(self) -> None:
-        """Reset the pauses between all hints: budgets may have opened unnoticed before they were listed again."""
+        """Reset the delays between all hints, because PDBs may have opened unnoticed before they were listed again."""
         for histories in self._histories.values():
             for history in histories.values():
                 history.unanswered_hints = min(history.unanswered_hints, 1)
         self._next_due.clear()
 
     def force_hint(self, budget: str, node: str) -> None:
-        """Request a hint to the node, because the budget was deleted or no longer covers pods on the node."""
+        """Request a hint to the node, because the PDB was deleted or no longer covers pods on the node."""
         self._get_history(budget, node).is_forced = True
 
     def drop_node(self, node: str) -> None:
-        """Forget a node whose watch has ended."""
+        """Forget the hints about a node whose pod watch has ended."""
         for budget in list(self._histories):
             if self._histories[budget].pop(node, None):
                 self._next_due.pop(budget, None)
@@ -209,7 +210,7 @@ class HintScheduler:
         return hints
 
     def get_next_due_time(self, now: float) -> float:
-        """Return the time at which the next hint is due if nothing changes until then; infinity if there is none."""
+        """Return the time of the next hint if nothing changes until then; infinity if there is none."""
         due_times = (
             self._next_due[budget] if budget in self._next_due else self._compute_next_due_time(budget, now)
             for budget in self._histories
@@ -217,9 +218,9 @@ class HintScheduler:
         return min(due_times, default=math.inf)
 
     def _take_hints(self, budget: str, now: float) -> Iterator[DueHint]:
-        """Yield the budget's due hints, first to the nodes whose last hint is oldest.
+        """Yield the PodDisruptionBudget's due hints, first to the nodes whose last hint is oldest.
 
-        Uncounted evictions, those of unready pods, do not use up the evictions that the budget allows.
+        Evictions of unready pods are not counted, so they need none of the PDB's allowed evictions.
         """
         histories, slots = self._histories[budget], self._count_free_slots(budget, now)
         for node in sorted(histories, key=lambda name: (histories[name].hinted_at, name)):
@@ -234,7 +235,7 @@ class HintScheduler:
             yield DueHint(budget, node, repeats)
 
     def _count_free_slots(self, budget: str, now: float) -> int:
-        """Return the number of evictions that the budget allows and that no recent hint has reserved for a node."""
+        """Return the number of the PDB's allowed evictions that no recent hint has reserved for a node."""
         return self._allowed_disruptions.get(budget, 0) - sum(
             history.holds_slot(now) for history in self._histories[budget].values()
         )
@@ -242,12 +243,12 @@ class HintScheduler:
     def _compute_next_due_time(self, budget: str, now: float) -> float:
         histories = self._histories[budget].values()
         due_times = [history.compute_due_time() for history in histories if history.compute_due_time() > now]
-        # A node whose hint is due already waits for a free slot.
+        # A node whose hint is due is waiting for a free slot.
         if any(history.compute_due_time() <= now for history in histories):
             due_times += [history.hinted_at + SLOT_SECONDS for history in histories if history.holds_slot(now)]
         return min(due_times, default=math.inf)
 
     def _get_history(self, budget: str, node: str) -> HintHistory:
-        """Return the history of the hints about this budget to this node, for an update; create it if missing."""
+        """Return the history of hints about this PDB to this node, for an update; create it if it does not exist."""
         self._next_due.pop(budget, None)
         return self._histories.setdefault(budget, {}).setdefault(node, HintHistory())

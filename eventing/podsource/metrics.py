@@ -25,31 +25,31 @@ DRAINING_NODES = Gauge("nodemaintenance_podsource_nodes", "Nodes with a running 
 
 
 class WatchMetricsObserver(StreamObserver):
-    """Stream observer that counts a resource's watches and their failures."""
+    """Counts the watches of one resource and their failures."""
 
     def __init__(self, resource: str) -> None:
         self._watches, self._failures = OPEN_WATCHES.labels(resource), WATCH_FAILURES.labels(resource)
 
     def on_watch_opened(self) -> None:
-        """Count a watch that was opened."""
+        """Increment the number of open watches."""
         self._watches.inc()
 
     def on_watch_closed(self) -> None:
-        """Count a watch that was closed."""
+        """Decrement the number of open watches."""
         self._watches.dec()
 
     def on_failed(self, error: ApiError) -> None:
-        """Count a failure; `follow` logs its reason."""
+        """Increment the number of failures; `follow` logs the error."""
         self._failures.inc()
 
 
 class RelistObserver(WatchMetricsObserver):
-    """Stream observer that also calls a callback whenever the resource has been listed."""
+    """Counts watches and failures, and also calls a callback whenever the resource has been listed."""
 
     def __init__(self, resource: str, on_listed: Callable[[], None]) -> None:
         super().__init__(resource)
         self._on_listed = on_listed
 
     def on_listed(self) -> None:
-        """Call the callback, because the resource was listed."""
+        """Call the callback, because the resource has been listed."""
         self._on_listed()

@@ -1,7 +1,7 @@
 """Coalesces PodSource's hints and posts them to a sink.
 
-Of several hints within a short time, only the newest hint is sent. The sender retries a hint until the sink accepts
-the hint or a newer hint replaces it.
+Of several hints within a short time, only the newest one is sent. A hint is retried until the sink accepts it or a
+newer hint replaces it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from eventing.task_supervisor import TaskSupervisor
 from kube.backoff import generate_delays
 
 COALESCE_SECONDS = 0.5
-"""Seconds for which a hint that is not urgent waits for newer hints, because users need no faster status updates."""
+"""Seconds for which a hint that is not urgent waits for newer ones; users need no faster status updates."""
 MIN_INTERVAL_SECONDS = 0.05
-"""Minimum seconds between two urgent hints of one type for one maintenance and node."""
+"""Minimum seconds between two urgent hints of the same type for the same maintenance and node."""
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.05, 1.0
-"""Initial and maximum seconds between attempts while the sink does not accept a hint; each delay doubles."""
+"""Initial and maximum seconds between attempts to send a hint; the delay doubles after each attempt."""
 log = logging.getLogger("podsource")
 
 
 @dataclass(frozen=True)
 class Hint:
-    """The content of one hint event: data, flags, and the number of earlier equal hints without effect."""
+    """The content of a hint event: its data, its flags, and the number of earlier equal hints without effect."""
 
     data: Mapping[str, Any]
     flags: tuple[str, ...]
@@ -44,18 +44,18 @@ class Hint:
 
     @property
     def seed(self) -> str:
-        """Return the seed of the event's id: the resourceVersions in the data, and `repeats`.
+        """Return the seed of the event's id, which consists of the resourceVersions in the data and of `repeats`.
 
-        Two hints about the same state have the same event id, unless one is a repetition.
+        Two hints about the same state thus have the same event id, unless one of them is a repetition.
         """
         version = "|".join(str(self.data[name]) for name in ("podsVersion", "budgetsVersion") if self.data.get(name))
         return f"{version}|{self.repeats}" if self.repeats else version
 
 
 class HintBuffer:
-    """The newest hint of one type for one maintenance and node, and when it is due.
+    """The newest hint of one type for one maintenance and node, and the time when it is due.
 
-    `hint` is None while nothing has to be sent.
+    `hint` is None if there is nothing to send.
     """
 
     def __init__(self) -> None:
@@ -67,12 +67,12 @@ class HintBuffer:
 
     @property
     def is_busy(self) -> bool:
-        """Return whether a hint waits to be sent, or the sink has not accepted it yet."""
+        """Return whether the buffer's hint still waits to be sent or to be accepted by the sink."""
         return self.task is not None and not self.task.done()
 
 
 class HintSender:
-    """Asynchronous context manager that posts events to `sink_url`, in tasks that `tasks` runs and ends."""
+    """Asynchronous context manager that posts hint events to `sink_url`; `tasks` runs and ends its tasks."""
 
     def __init__(self, sink_url: str, tasks: TaskSupervisor) -> None:
         self._sink_url, self._tasks = sink_url, tasks
@@ -103,8 +103,8 @@ class HintSender:
     ) -> None:
         """Send a hint event after `COALESCE_SECONDS`, unless a newer hint replaces it.
 
-        An `urgent` hint is sent immediately, but at least `MIN_INTERVAL_SECONDS` after the last hint. `repeats` is the
-        number of earlier equal hints without effect.
+        An `urgent` hint is sent immediately, but at least `MIN_INTERVAL_SECONDS` after the previous one. `repeats` is
+        the number of earlier equal hints without effect.
         """
         buffer = self._buffers.setdefault((node, event_type, reference.uid), HintBuffer())
         now = time.monotonic()
@@ -116,10 +116,10 @@ class HintSender:
             buffer.task = self._tasks.start(self._send_hints(buffer, event_type, reference, node))
 
     def discard_hints(self, node: str, keep_types: tuple[str, ...] = ()) -> None:
-        """Drop the node's unsent and unaccepted hints after its drain has ended, except hints of the `keep_types`."""
+        """Drop hints that the sink has not accepted before the drain's end, except for those of `keep_types`."""
         for key in [key for key in self._buffers if key[0] == node]:
             buffer = self._buffers.pop(key)
-            task, buffer.task = buffer.task, None  # The traceback of a cancelled task refers to the buffer.
+            task, buffer.task = buffer.task, None  # otherwise, the cancelled task's traceback keeps the buffer alive
             if task and key[1] not in keep_types:
                 task.cancel()
 
@@ -132,11 +132,11 @@ class HintSender:
             if await self._post_hint(event_type, reference, node, hint):
                 backoff = generate_delays(MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
                 continue
-            buffer.hint = buffer.hint or hint  # Keep a newer hint that arrived during the request.
+            buffer.hint = buffer.hint or hint  # a newer hint may have arrived during the request
             await asyncio.sleep(next(backoff))
 
     async def _wait_until_due(self, buffer: HintBuffer) -> None:
-        """Wait until the buffer is due; a hint that arrives during the wait may make it due earlier."""
+        """Wait until the buffer's hint is due; a hint that arrives during the wait may make it due earlier."""
         while (remaining := buffer.due_at - time.monotonic()) > 0:
             buffer.wakeup.clear()
             with contextlib.suppress(asyncio.TimeoutError):

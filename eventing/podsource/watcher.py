@@ -1,8 +1,8 @@
-"""Emits `pods.gone` and `pods.added` for the pods of nodes under maintenance, and `budget.opened` for their budgets.
+"""Emits `pods.gone` and `pods.added` for pods on nodes under maintenance, and `budget.opened` for their PDBs.
 
-PodSource is the only long-running component, and it is stateless. It watches the NodeMaintenance objects and the pods
-on nodes whose drain is running. While there is such a node, it also watches the budgets. In an idle cluster, it has
-only three idle watches.
+PodSource is the only long-running component, and it is stateless. It watches NodeMaintenances, and the pods on nodes
+that are being drained. While there is such a node, it also watches PodDisruptionBudgets (PDBs). In an idle cluster, it
+has only three idle watches.
 
 Touches: nodemaintenances list, watch; pods list, watch; poddisruptionbudgets list, watch.
 """
@@ -38,14 +38,14 @@ EMITTED_TYPES = (events.PODS_GONE, events.PODS_ADDED, events.BUDGET_OPENED)
 MIN_CRD_RETRY_SECONDS, MAX_CRD_RETRY_SECONDS = 2.0, 60.0
 """Initial and maximum seconds between checks for a NodeMaintenance CRD that is not installed; each delay doubles.
 
-After the CRD is installed, only ticks handle its objects until a check finds it.
+From the installation of the CRD until the next check, only `resync` handles its objects.
 """
 
 
 class PodSource:
-    """Watches the cluster through `api`, without a limit of connections (see `start`), and emits through `sender`.
+    """Watches the cluster through `api`, whose connections must be unlimited (see `start`), and emits through `sender`.
 
-    `tasks` runs the watches. A node does not refer to its own watch. The traceback of a cancelled watch refers to the
+    `tasks` runs the watches. A node does not refer to its own watch: the traceback of a cancelled watch refers to the
     node, so both would stay in memory until a full garbage collection.
     """
 
@@ -62,14 +62,14 @@ class PodSource:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether all NodeMaintenance objects that existed at the start are known."""
+        """Return whether all NodeMaintenances that existed when PodSource started are known."""
         return not self._unsynced
 
     def start(self) -> None:
-        """Start to watch the cluster.
+        """Start the watches and the task that emits hints.
 
         Each node under maintenance has its own watch and connection. The load therefore grows with the number of these
-        nodes. With a single watch on all pods, the load would grow with the cluster.
+        nodes. With a single watch of all pods, the load would grow with the size of the cluster.
         """
         for group in GROUPS.values():
             self._tasks.start(self._watch_maintenances(group))
@@ -95,7 +95,7 @@ class PodSource:
                 self._update_maintenance(maintenance, is_gone=is_gone)
 
     def _handle_absent_crd(self, group: ApiGroup) -> None:
-        """Remove all objects of a group whose CRD is not installed or was deleted."""
+        """Remove all NodeMaintenances of an API group whose CRD is not installed or was deleted."""
         self._unsynced.discard(group.api_version)
         for node in list(self._nodes.values()):
             for maintenance in list(node.maintenances.values()):
@@ -103,7 +103,7 @@ class PodSource:
                     self._update_maintenance(maintenance, is_gone=True)
 
     def _update_maintenance(self, maintenance: Object, *, is_gone: bool) -> None:
-        """Watch the node's pods while at least one of its maintenances is active."""
+        """Update a NodeMaintenance; watch its node's pods as long as one of the node's maintenances is draining."""
         name, key = m.get_node_name(maintenance), maintenance["metadata"]["uid"]
         if not is_gone and not m.is_deleting(maintenance) and m.get_phase(maintenance) not in (m.SUCCEEDED, m.FAILED):
             if name not in self._nodes:
@@ -127,7 +127,7 @@ class PodSource:
         self._toggle_budget_watch()
 
     def _drop_node(self, node: DrainingNode, keep_types: tuple[str, ...]) -> None:
-        """Stop watching the node, and drop its hints except those of the types in `keep_types`.
+        """Stop watching the node's pods, and drop its hints except for those of `keep_types`.
 
         `pods.added` must still be sent for pods that arrived just before the status reported that no pod is left.
         """
@@ -160,7 +160,7 @@ class PodSource:
     def _mark_synced(self, node: DrainingNode, version: str) -> None:
         node.is_synced = True
         self._budget_tracker.mark_node_changed(node)
-        if node.has_begun():  # Pods may have left before this watch started.
+        if node.has_begun():  # pods may have left before this watch started
             self._emit_pods_gone(node, version)
 
     def _update_pod(self, node: DrainingNode, pod: Pod) -> None:
@@ -171,12 +171,12 @@ class PodSource:
             self._budget_tracker.request_hint_if_uncovered(node, before, pod)
         elif node.may_evict and not is_terminating(pod) and node.classify_pods([pod]).leaving:
             self._emit_pods_event(node, events.PODS_ADDED, str(pod["metadata"]["resourceVersion"]), "more")
-        for state in (pod,) if before is None else (before, pod):  # The pod's labels may have changed.
+        for state in (pod,) if before is None else (before, pod):  # the pod's labels may have changed
             self._budget_tracker.mark_pod_changed(node, state)
 
     def _remove_pod(self, node: DrainingNode, pod: Pod, version: str) -> None:
         before = node.remove_pod(pod)
-        if before is not None and not is_terminating(before):  # The pod was deleted without a grace period.
+        if before is not None and not is_terminating(before):  # the pod was deleted without a grace period
             self._budget_tracker.record_eviction(node, pod, self._clock())
         self._budget_tracker.record_pod_gone(node, pod)
         self._budget_tracker.mark_pod_changed(node, pod)
@@ -189,8 +189,8 @@ class PodSource:
     def _emit_pods_gone(self, node: DrainingNode, version: str) -> None:
         """Emit `pods.gone`: immediately for the last pod, otherwise coalesced with the events for other pods.
 
-        If every pod that may be evicted is terminating, only `status` needs the event. The caller also calls this
-        method if only DaemonSet pods are left, because the last pod of a deleted DaemonSet may have left (NMO-7).
+        If every pod that may be evicted is terminating, only `status` needs the event. The event is also emitted if
+        only DaemonSet pods are left, because the last pod of a deleted DaemonSet may have left (NMO-7).
         """
         classification = node.classify_pods()
         leaving, evictable = classification.leaving, node.list_evictable_pods(classification)
@@ -206,7 +206,7 @@ class PodSource:
             )
 
     def _toggle_budget_watch(self) -> None:
-        """Watch budgets exactly while a drain is running."""
+        """Start or stop the watch of PodDisruptionBudgets, which runs only during drains."""
         if self._nodes and self._budget_task is None:
             self._budget_task = self._tasks.start(self._follow_budgets())
         elif not self._nodes and self._budget_task is not None:
@@ -232,7 +232,7 @@ class PodSource:
         self._wakeup.set()
 
     async def _emit_due_hints(self) -> None:
-        """Emit the hints that are due; then sleep until the next hint is due or the cluster changes."""
+        """Emit the hints that are due; then wait until the next hint is due or the cluster changes."""
         while True:
             self._wakeup.clear()
             now = self._clock()
@@ -243,10 +243,10 @@ class PodSource:
                 await asyncio.wait_for(self._wakeup.wait(), None if math.isinf(seconds) else seconds)
 
     def _emit_budget_opened(self, hint: DueHint) -> None:
-        """Emit `budget.opened` to a node with a pod that this budget admits.
+        """Emit `budget.opened` for a node with a pod that this PodDisruptionBudget (PDB) admits.
 
-        A first hint includes the version of the pods. `evict` can therefore skip the hint if a pass has read budgets
-        and pods that are at least as new. A repeated hint omits the version, so that it always causes a pass.
+        A first hint includes the pods' version. `evict` can therefore skip it if a pass has already read PDBs and pods
+        that are at least as new. A repeated hint omits that version, so that it always causes a pass.
         """
         node = self._nodes[hint.node]
         data = {"budget": hint.budget, "budgetsVersion": str(self._budget_tracker.latest_version)}

@@ -1,9 +1,10 @@
-"""Explains why the reply to a replay differs from the recorded reply: by changes in the cluster since then. No I/O.
+"""Explains by changes in the cluster why the reply to a replay differs from the recorded reply. No I/O.
 
-`CAUSES` lists what explains a missing event, a new event, or an event of a different type. The pods in a reply of
-`evict` depend on the other pods and budgets. A deleted pod does not explain a difference in another pod that a budget
-blocked. If a pod was blocked for a different reason, such as the order of evictions, the reply does not show which pod
-it waited for. Any changed pod may then be the cause.
+`CAUSES` lists the causes of a missing event, a new event, or an event of a different type.
+
+The pods in a reply of `evict` depend on the other pods and on their PodDisruptionBudgets. A deleted pod does not
+explain a difference in another pod that a PDB blocked. If a pod was blocked for a different reason, such as the order
+of evictions, the reply does not contain the pod that it waited for. Any changed pod may then be the cause.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from kube.mutex.objects import RUN_KIND
 from kube.text_limits import format_count
 
 NODE_FIELDS = ("node", "partitionkey", "data.node")
-"""Event attributes and data fields that contain the node's name."""
+"""Event attributes and data fields that contain a node's name."""
 POD_FIELDS = ("more", "data.evicted", "data.blocked", "data.error")
-"""Fields of `pods.evicted` that depend on the pods and budgets."""
+"""Fields of `pods.evicted` whose value depends on the pods and their PodDisruptionBudgets."""
 HAS_PROGRESSED = "has progressed since"
 
 
 class ReplyDifference(Enum):
-    """How a function's reply about one object differs."""
+    """How a function's reply about one object differs from the recorded reply."""
 
     MISSING = "the function no longer emits an event"
     NEW = "the function emits an event that was not recorded"
@@ -51,7 +52,7 @@ class ReplyDifference(Enum):
 
 @dataclass(frozen=True)
 class ReplyPair:
-    """The recorded and the current reply about one object, None if there is none, and what has changed since."""
+    """The recorded and the current reply about one object (None if there is none), and the changes in the cluster."""
 
     function: str
     before: StructuredEvent | None
@@ -60,23 +61,23 @@ class ReplyPair:
 
     @property
     def reply(self) -> StructuredEvent:
-        """Return the recorded reply, or else the current one."""
+        """Return the recorded reply, or the current one if no reply was recorded."""
         return self.before or self.after or {}
 
     @property
     def difference(self) -> ReplyDifference:
-        """Return how the replies differ, if their types differ."""
+        """Return how the replies differ; call this only if their types differ."""
         if self.before is None:
             return ReplyDifference.NEW
         return ReplyDifference.MISSING if self.after is None else ReplyDifference.OTHER_TYPE
 
 
 Explain = Callable[[ReplyPair], str]
-"""Function that describes a cause of the difference between two replies, or returns "" if the cause does not exist."""
+"""Function that describes why two replies differ, or returns "" if its cause does not apply."""
 
 
 def _explain_by_maintenance(*changes: ObjectChange) -> Explain:
-    """Return a function that describes the maintenance's change if it is one of `changes`."""
+    """Return a function that describes the maintenance's change if that is one of `changes`."""
 
     def explain(pair: ReplyPair) -> str:
         change = pair.changes.get_change(MAINTENANCE_KIND, str(pair.reply.get("maintenance") or ""))
@@ -86,9 +87,9 @@ def _explain_by_maintenance(*changes: ObjectChange) -> Explain:
 
 
 def _explain_by_node(*changes: ObjectChange, before: str = "", after: str = "") -> Explain:
-    """Return a function that describes the node's change if it is one of `changes`.
+    """Return a function that describes the node's change if that is one of `changes`.
 
-    With `before` or `after`, only if that reply has this type.
+    If `before` or `after` is set, the recorded or the current reply must have this event type.
     """
 
     def explain(pair: ReplyPair) -> str:
@@ -104,43 +105,43 @@ def _has_type(reply: StructuredEvent | None, event_type: str) -> bool:
 
 
 def _explain_by_mutex_object(pair: ReplyPair) -> str:
-    """Describe how the upgrade mutex object that the reply is about has changed."""
+    """Describe how the upgrade mutex object of the reply has changed."""
     kind, uid = _find_mutex_object(pair.reply)
     change = pair.changes.get_change(kind, uid)
     return f"{kind} {pair.reply.get('subject')} {change.value}" if change else ""
 
 
 def _explain_by_run(pair: ReplyPair) -> str:
-    """Describe that the run that the reply is about has received an event since, unless its object has changed."""
+    """Describe that the run of the reply has progressed since, unless the MutexRunConfig itself has changed."""
     kind, uid = _find_mutex_object(pair.reply)
     is_unchanged_run = uid in pair.changes.runs and not pair.changes.get_change(kind, uid)
     return f"{kind} {pair.reply.get('subject')} {HAS_PROGRESSED}" if is_unchanged_run else ""
 
 
 def _explain_by_awaited_event(pair: ReplyPair) -> str:
-    """Describe that the run has progressed, unless it waits for the recorded event, or not for the new event."""
+    """Describe that the run has progressed, if it no longer waits for a recorded event or now waits for a new one."""
     run = pair.changes.runs.get(_find_mutex_object(pair.reply)[1])
     is_awaited = run is not None and shorten_type(str(pair.reply["type"])) == run.awaited_event_type
     return _explain_by_run(pair) if is_awaited is (pair.before is None) else ""
 
 
 def _find_mutex_object(reply: StructuredEvent) -> tuple[str, str]:
-    """Return kind and uid of the upgrade mutex object that a reply is about, or two empty strings."""
+    """Return the kind and uid of the upgrade mutex object of a reply; both are "" if there is none."""
     uids = ((name, reply.get(EXTENSION_OF_KIND[kind])) for kind, name in MUTEX_OBJECT_KINDS.items())
     return next(((name, str(uid)) for name, uid in uids if uid), ("", ""))
 
 
 def _explain_by_all_pods(pair: ReplyPair) -> str:
-    """Describe how the pods in the recorded reply have changed, if all of them have changed."""
+    """Describe how the pods in the recorded reply have changed if all of them have changed."""
     pods = parse_pods(pair.reply.get("data"))
     has_each_changed = all(pair.changes.get_change(POD_KIND, pod["uid"]) for pod in pods)
     return _summarize_pod_changes(pair.reply, pair.changes) if has_each_changed else ""
 
 
 class Cause(NamedTuple):
-    """One cause: the differences that it explains, its description, and the functions that it concerns.
+    """A cause of differences: which differences it explains, a description, and the functions to which it applies.
 
-    Without `functions`, it concerns all functions except those in `exempt`.
+    If `functions` is empty, the cause applies to all functions except for those in `exempt`.
     """
 
     differences: Collection[ReplyDifference]
@@ -151,21 +152,21 @@ class Cause(NamedTuple):
 
 MISSING, NEW, OTHER_TYPE = ReplyDifference
 SURVEY_FUNCTIONS = ("resync", "resync-runs")
-"""Functions that emit an event about every object that waits for an event."""
+"""Functions that emit an event for every object that waits for one."""
 CAUSES = (
-    # While a run waits for the recorded event, the reply must be the same.
+    # If a run waits for the recorded event, the replay must emit it, too.
     Cause([MISSING], _explain_by_mutex_object),
     Cause([MISSING, NEW, OTHER_TYPE], _explain_by_awaited_event),
     Cause([MISSING], _explain_by_run, SURVEY_FUNCTIONS),
-    # `protect` emits events only about the objects that it had to write.
+    # `protect` emits events only about the objects that it has written.
     Cause([MISSING], "the recorded write is still in place", ["protect"]),
     Cause([NEW], "the state that the function writes has changed since", ["protect"]),
-    # Functions that coalesce hints reply nothing if another pass handles the hint (rule 8); a replay runs its own pass.
-    # `evict` replies nothing to a tick whose pass changes nothing; a replay always replies.
+    # Functions that coalesce hints emit nothing if another pass handles the hint (rule 8); a replay makes its own pass.
+    # `evict` emits nothing for a tick of the PingSource if its pass changes nothing; a replay always emits an event.
     Cause([NEW], "another pass may have handled the event at that time", ["guard", "migrate"]),
     Cause([NEW], "another pass handled the event at that time, or nothing had changed", ["evict"]),
     Cause([NEW], "the recorded response did not include this object", SURVEY_FUNCTIONS),
-    # `status` begins each step of an escalation once, when the step is due.
+    # `status` begins each escalation step only once, when the step is due.
     Cause([MISSING], "the recorded step of the escalation has already begun", ["status"]),
     Cause([NEW], "a step of the escalation is due now", ["status"]),
     Cause([MISSING], _explain_by_maintenance(*GONE_CHANGES)),
@@ -174,14 +175,14 @@ CAUSES = (
     Cause([MISSING], _explain_by_node(*GONE_CHANGES)),
     Cause([OTHER_TYPE], _explain_by_node(*GONE_CHANGES, after=events.MAINTENANCE_STEP_FAILED)),
     Cause([MISSING, OTHER_TYPE], _explain_by_node(ObjectChange.CORDONED_AND_TAINTED, before=events.NODE_DRIFTED)),
-    # The reply of `evict` depends on the existing pods.
+    # The event that `evict` emits depends on the existing pods.
     Cause([MISSING, OTHER_TYPE], _explain_by_all_pods, ["evict"]),
 )
-"""The causes of a missing or new event, or of an event of a different type; the first that exists explains it."""
+"""Causes of a missing or new event, or of an event of a different type; the first applicable one explains it."""
 
 
 def explain_reply(pair: ReplyPair) -> str:
-    """Explain why an event is missing, new or of a different type; return "" if nothing explains it."""
+    """Explain why an event is missing, new or of a different type; return "" if no cause applies."""
     causes = (
         cause
         for cause in CAUSES
@@ -194,10 +195,10 @@ def explain_reply(pair: ReplyPair) -> str:
 
 
 def explain_field(field: str, pair: ReplyPair) -> str:
-    """Explain why a field of two replies of the same type differs; return "" if nothing explains it.
+    """Explain why a field differs in two replies of the same type; return "" if no change explains it.
 
-    The pods that `evict` reports depend on the other pods and budgets. The node that an event names depends on the
-    progress of its run.
+    The pods that `evict` reports depend on the other pods and on their PodDisruptionBudgets. The node in an event about
+    a run depends on the run's progress.
     """
     recorded_reply, current_reply = pair.before or {}, pair.after or {}
     run = pair.changes.runs.get(str(recorded_reply.get("run") or ""))
@@ -214,7 +215,7 @@ def explain_field(field: str, pair: ReplyPair) -> str:
 def _explain_pod_difference(
     pod_name: str, recorded_reply: StructuredEvent, current_reply: StructuredEvent, changes: ObjectChanges
 ) -> str:
-    """Explain why the replies differ for the pod `namespace/name`; return "" if no known change explains it."""
+    """Explain why the replies differ in the pod `namespace/name`; return "" if no known change explains it."""
     recorded_uid = _find_pod_uid(recorded_reply, pod_name)
     if not recorded_uid:
         return ""
@@ -230,21 +231,21 @@ def _explain_pod_difference(
 
 
 def _explain_reply_difference(recorded_reply: StructuredEvent, changes: ObjectChanges) -> str:
-    """Explain why the replies differ as a whole, by any changed budget or pod; return "" if none has changed."""
+    """Explain a difference by any changed PodDisruptionBudget or pod in the reply; return "" if none has changed."""
     explanations = (_explain_budget(pod, changes) for pod in parse_blocked_pods(recorded_reply.get("data")))
     return next(filter(None, explanations), "") or _summarize_pod_changes(recorded_reply, changes)
 
 
 def _find_pod_uid(reply: StructuredEvent, pod_name: str) -> str:
-    """Return the uid of the pod `namespace/name` in a reply, "" if the reply does not contain the pod."""
+    """Return the uid of the pod `namespace/name` in a reply, "" if the reply does not contain that pod."""
     pods = parse_pods(reply.get("data"))
     return next((pod["uid"] for pod in pods if f"{pod['namespace']}/{pod['name']}" == pod_name), "")
 
 
 def _explain_budget(blocked_pod: Mapping[str, Any], changes: ObjectChanges, *, is_still_blocked: bool = True) -> str:
-    """Describe how the budget that blocked a pod has changed; return "" if the budget is unchanged or unknown.
+    """Describe how the PodDisruptionBudget that blocked a pod has changed; return "" if it is unchanged or unknown.
 
-    `is_still_blocked` is whether the current reply also reports the pod as blocked.
+    `is_still_blocked` is true if the current reply also reports the pod as blocked.
     """
     budget = parse_blocking_budget(blocked_pod)
     if not budget:
@@ -262,18 +263,18 @@ def _explain_budget(blocked_pod: Mapping[str, Any], changes: ObjectChanges, *, i
 
 
 def _is_blocked_by_budget(blocked_pod: Mapping[str, Any]) -> bool:
-    """Return whether exactly one budget blocks the pod.
+    """Return whether exactly one PodDisruptionBudget (PDB) blocked the pod.
 
-    The budget then admitted no pod, even if its counts suggest otherwise: another node's pass used its evictions.
+    The PDB then admitted no pod, even if its counts seem to allow one: another node's pass used its allowed evictions.
     """
     return blocked_pod.get("reason") == "DisruptionBudget" and parse_blocking_budget(blocked_pod) is not None
 
 
 def _have_counts_changed(blocked_pod: Mapping[str, Any], counts: BudgetCounts, *, is_still_blocked: bool) -> bool:
-    """Return whether the budget's counts differ from those in the recorded reply.
+    """Return whether the PDB's counts differ from those in the recorded reply.
 
-    The reply has no counts for a new budget, or for a rejection by the API server. If the pod is still blocked, the
-    current reply has counts, which is a difference.
+    The recorded reply has no counts if the PDB was new or the API server refused the eviction. If the pod is still
+    blocked, the current reply has counts, which is a difference.
     """
     healthy, needed = blocked_pod.get("healthy"), blocked_pod.get("needed")
     return is_still_blocked if healthy is None else (healthy, needed) != (counts.healthy, counts.needed)

@@ -1,6 +1,6 @@
-"""Replays a recorded event: posts it to a function again, and returns the function's response to the caller only.
+"""Replays a recorded event: posts it to a function again, and returns the function's response only to the caller.
 
-A replay is safe: functions read the live object before they write, so an old event does not change objects that are
+A replay is safe: functions read the current object before they write, so an old event does not change objects that are
 already in the desired state (X-2). `response_diff` compares the response with the recorded one.
 """
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from requests import Response
 
 TIMEOUT_SECONDS = 10.0
-"""Timeout of one request; a function takes about a second at most."""
+"""Timeout of a replay request; a function takes at most about a second."""
 NO_PROXIES = {"http": "", "https": ""}
-"""Value for `requests` that overrides the proxies from the environment."""
+"""Proxy setting for `requests` that overrides the proxies from the environment."""
 
 
 class NoResponse(Exception):
-    """No function responds at that address; the message names the address and the reason in one line."""
+    """Error if no function responds at a URL; the message contains the URL and the reason in one line."""
 
 
 class ResponseTimeout(NoResponse):
-    """No response arrived in time; another request to that address would probably time out as well."""
+    """Error if no response arrived in time; another request to that URL would probably time out, too."""
 
 
 class NotAFunction(NoResponse):
-    """The server at that address is not a function of this project, but for example a broker or a login page.
+    """Error if the server at a URL is not a function of this project, but for example a broker or a login page.
 
     Such a server cannot process recorded events.
     """
@@ -46,7 +46,7 @@ class NotAFunction(NoResponse):
 
 @dataclass(frozen=True)
 class FunctionResponse:
-    """A function's response to a replayed event; the fields are those of an `Attempt`."""
+    """A function's response to a replayed event, with fields like those of an `Attempt`."""
 
     function: str
     status: int
@@ -58,7 +58,7 @@ class FunctionResponse:
 def replay_event(entry: Entry, function: str, url: str, *, dry_run: bool, replay_id: str = "") -> FunctionResponse:
     """Post a recorded event to a function as part of the replay `replay_id`, and return the response.
 
-    Raises `NoResponse`. With `dry_run` none of the function's writes are persisted.
+    Raises `NoResponse`. With `dry_run`, none of the function's writes are stored.
     """
     started = time.perf_counter()
     response = post_event(
@@ -72,8 +72,8 @@ def replay_event(entry: Entry, function: str, url: str, *, dry_run: bool, replay
 
 
 def post_event(event: BaseCloudEvent, url: str, **headers: str) -> Response:
-    """Post one event in binary mode with additional headers, without following redirects. Raises `NoResponse`."""
-    import requests  # The import takes 0.1 s, and only requests to functions need it.
+    """Post an event in binary mode, with additional headers and without following redirects. Raises `NoResponse`."""
+    import requests  # imported here because the import takes 0.1 s, and only requests to functions need it
 
     message, started = encode_binary(event), time.perf_counter()
     try:
@@ -82,8 +82,8 @@ def post_event(event: BaseCloudEvent, url: str, **headers: str) -> Response:
             data=message.body,
             headers={**message.headers, **headers},
             timeout=TIMEOUT_SECONDS,
-            proxies=NO_PROXIES if is_loopback_url(url) else None,  # Recorded events must not leave this machine.
-            allow_redirects=False,  # An event must reach only the given URL.
+            proxies=NO_PROXIES if is_loopback_url(url) else None,  # recorded events must not leave this machine
+            allow_redirects=False,  # the event must reach only the given URL
         )
     except requests.RequestException as error:
         # A timeout while reading the body raises a different exception than `Timeout`.
@@ -96,9 +96,9 @@ def post_event(event: BaseCloudEvent, url: str, **headers: str) -> Response:
 def parse_response(
     function: str, status: int, headers: Mapping[str, str], body: bytes, duration_seconds: float
 ) -> FunctionResponse:
-    """Parse a response: an error, or a batch of events, which may be empty.
+    """Parse a function's response to a replay: an error, or a batch of events, which may be empty.
 
-    Raises `NotAFunction` for any other response, because a function responds to a replay with one of these two.
+    Raises `NotAFunction` for any other response.
     """
     if status >= 400:
         return FunctionResponse(
@@ -115,7 +115,7 @@ def parse_response(
 
 
 def _parse_batch(body: bytes) -> tuple[StructuredEvent, ...] | None:
-    """Return the events in a batch, or None if the body is not a batch."""
+    """Parse a batch of events; return None if the body is not a batch."""
     try:
         events = json.loads(body)
     except ValueError:
@@ -127,16 +127,15 @@ def _parse_batch(body: bytes) -> tuple[StructuredEvent, ...] | None:
 
 
 def create_replay_id() -> str:
-    """Generate an id for one replay."""
+    """Generate a unique id for a replay."""
     return str(uuid.uuid4())
 
 
 def find_recorded_attempt(entry: Entry, function: str) -> Attempt | None:
-    """Return the function's recorded attempt to process the event: its first success, or else its last failure.
+    """Return the function's recorded attempt for the event: its first success, else its last failure.
 
-    Later successes do not show how the function handled the event at that time. A later success comes from a
-    redelivery, or reports late results, such as evictions that were granted after the pass that requested them had
-    responded.
+    Later successes do not show how the function originally handled the event. They come from a redelivery, or report
+    late results, such as evictions that were granted after their pass had responded.
     """
     attempts = [attempt for attempt in entry.attempts if attempt.function == function and not attempt.replay]
     succeeded = (attempt for attempt in attempts if not attempt.failed)

@@ -1,4 +1,4 @@
-"""Detects how the objects in a recorded event have changed since the event, to explain why its replay differs."""
+"""Detects how the objects in a recorded event have changed since, to explain why a replay's response differs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from kube.pods import is_terminating
 
 MAINTENANCE_KIND, NODE_KIND, POD_KIND, BUDGET_KIND = "nodemaintenance", "node", "pod", "poddisruptionbudget"
 MUTEX_OBJECT_KINDS = {RULE_KIND: "mutexrule", TARGET_KIND: "mutextarget", RUN_KIND: "mutexrunconfig"}
-"""Kind of an upgrade mutex object → its name in this package and in messages."""
+"""Name of each upgrade mutex kind in this package and in messages."""
 
 
 class ObjectChange(Enum):
-    """How an object has changed since its event was recorded; messages put the value after the object's name."""
+    """How an object has changed since its event was recorded; messages contain the value after the object's name."""
 
     DELETED = "no longer exists"
     REPLACED = "was deleted and created again"
@@ -44,7 +44,7 @@ GONE_CHANGES = (ObjectChange.DELETED, ObjectChange.REPLACED)
 
 @dataclass(frozen=True)
 class RecordedObject:
-    """An object that a recorded event names; `uid` is "" if only the name is known."""
+    """An object that a recorded event refers to; `uid` is "" if only the name is known."""
 
     kind: str
     name: str
@@ -56,14 +56,14 @@ class RecordedObject:
 
 
 class RunProgress(NamedTuple):
-    """Current progress of an upgrade mutex run: the event that it waits for ("" for none), and the current node."""
+    """An upgrade run's progress: the event that it waits for ("" if there is none), and its current node."""
 
     awaited_event_type: str
     current_node: str
 
 
 class BudgetCounts(NamedTuple):
-    """Counts of a disruption budget: healthy pods, required healthy pods and allowed disruptions."""
+    """Counts of a PodDisruptionBudget: healthy pods, required healthy pods and allowed disruptions."""
 
     healthy: int
     needed: int
@@ -72,9 +72,9 @@ class BudgetCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class ObjectChanges:
-    """The objects that have changed since their events were recorded, and the current state of runs and budgets.
+    """How objects have changed since their events were recorded, and the current state of runs and PDBs.
 
-    `runs` has the progress of runs by uid; `budgets` has the counts of budgets by `namespace/name`.
+    `runs` is the progress of runs by uid; `budgets` are the counts of PodDisruptionBudgets by `namespace/name`.
     """
 
     by_object: Mapping[RecordedObject, ObjectChange]
@@ -82,11 +82,11 @@ class ObjectChanges:
     budgets: Mapping[str, BudgetCounts] = field(default_factory=dict)
 
     def get_change(self, kind: str, key: str) -> ObjectChange | None:
-        """Return how an object has changed, None if it has not; `key` is its uid, or the name of a node or budget."""
+        """Return how an object has changed, None if unchanged; `key` is its uid, or the name of a node or PDB."""
         return self._changes_by_key.get((kind, key))
 
     def describe_missing_objects(self) -> list[str]:
-        """Return a sentence for each object that no longer exists, sorted."""
+        """Return a sorted list with a sentence about each object that no longer exists."""
         return sorted(
             f"{recorded} {change.value}" for recorded, change in self.by_object.items() if change in GONE_CHANGES
         )
@@ -100,20 +100,21 @@ NO_CHANGES = ObjectChanges({})
 
 
 def find_objects(entries: Iterable[Entry]) -> set[RecordedObject]:
-    """Return the objects that the events and the replies to them name."""
+    """Return the objects to which the events and the replies to them refer."""
     objects: set[RecordedObject] = set()
     for entry in entries:
-        objects.update(_find_named_objects(_as_mapping(entry.event.get_data())))
+        objects.update(_find_referenced_objects(_as_mapping(entry.event.get_data())))
         for attempt in entry.attempts:
             for reply in attempt.replies:
-                objects.update(_find_named_objects(_as_mapping(reply.get("data"))))
+                objects.update(_find_referenced_objects(_as_mapping(reply.get("data"))))
     return objects
 
 
-def _find_named_objects(data: Mapping[str, Any]) -> Iterator[RecordedObject]:
-    """Yield the objects that event data names.
+def _find_referenced_objects(data: Mapping[str, Any]) -> Iterator[RecordedObject]:
+    """Yield the objects to which event data refers.
 
-    This project's data names maintenance, node and pods; the API server's data is the object itself.
+    The data of this project's events refers to a maintenance, a node and pods; the API server's data is the object
+    itself.
     """
     metadata, kind = _as_mapping(data.get("metadata")), data.get("kind")
     if kind == "NodeMaintenance":
@@ -137,7 +138,7 @@ def _find_named_objects(data: Mapping[str, Any]) -> Iterator[RecordedObject]:
 
 
 def parse_pods(data: object) -> list[Mapping[str, str]]:
-    """Return the pods in the data of `pods.evicted`; entries without namespace, name or uid are skipped."""
+    """Return the pods in the data of `pods.evicted`, without entries that lack a namespace, a name or a uid."""
     return [*parse_evicted_pods(data), *parse_blocked_pods(data)]
 
 
@@ -152,7 +153,7 @@ def parse_blocked_pods(data: object) -> list[Mapping[str, Any]]:
 
 
 def parse_blocking_budget(blocked: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return namespace and name of the budget that blocks a pod, or None if there is not exactly one."""
+    """Return the namespace and name of the PodDisruptionBudget that blocks a pod; None unless there is exactly one."""
     name = blocked.get("budget")
     return (blocked["namespace"], str(name)) if _is_nonempty_string(name) and "," not in str(name) else None
 
@@ -184,31 +185,33 @@ def _find_node(node_name: Any) -> Iterator[RecordedObject]:
 
 
 async def read_changes(api: Api, objects: Collection[RecordedObject]) -> ObjectChanges:
-    """Read each object once and detect its change. Raises `ApiError`, such as `Denied` without read permission."""
-    live_objects = await gather_all(*(get_or_none(api.get(recorded.path)) for recorded in objects))
-    live_by_object = dict(zip(objects, live_objects, strict=True))
-    changes = {recorded: detect_change(recorded, live) for recorded, live in live_by_object.items()}
+    """Read the current state of each object, and detect its change. Raises `ApiError`, such as `Denied`."""
+    current_objects = await gather_all(*(get_or_none(api.get(recorded.path)) for recorded in objects))
+    current_by_object = dict(zip(objects, current_objects, strict=True))
+    changes = {recorded: detect_change(recorded, current) for recorded, current in current_by_object.items()}
     runs = {
-        recorded.uid: get_run_progress(live)
-        for recorded, live in live_by_object.items()
-        if recorded.kind == MUTEX_OBJECT_KINDS[RUN_KIND] and live is not None and changes[recorded] not in GONE_CHANGES
+        recorded.uid: get_run_progress(current)
+        for recorded, current in current_by_object.items()
+        if recorded.kind == MUTEX_OBJECT_KINDS[RUN_KIND]
+        and current is not None
+        and changes[recorded] not in GONE_CHANGES
     }
     budgets = {
-        recorded.name: parse_budget_counts(live)
-        for recorded, live in live_by_object.items()
-        if recorded.kind == BUDGET_KIND and live is not None
+        recorded.name: parse_budget_counts(current)
+        for recorded, current in current_by_object.items()
+        if recorded.kind == BUDGET_KIND and current is not None
     }
     return ObjectChanges({recorded: change for recorded, change in changes.items() if change}, runs, budgets)
 
 
 def parse_budget_counts(budget: Object) -> BudgetCounts:
-    """Return the counts in a live budget's status; counts that a new budget lacks are 0."""
+    """Return the counts in a PodDisruptionBudget's current status; counts that a new PDB lacks are 0."""
     status = budget.get("status") or {}
     return BudgetCounts(*(status.get(name, 0) for name in ("currentHealthy", "desiredHealthy", "disruptionsAllowed")))
 
 
 def get_run_progress(run: Object) -> RunProgress:
-    """Return the progress of a run; a valid config without an active run waits for the upgrade check."""
+    """Return the progress of a run; a valid MutexRunConfig without an active run waits for the upgrade check."""
     if get_condition(run, CONFIG_VALIDATED_CONDITION).get("status") != "True":
         return RunProgress("", "")
     if not is_active(run):
@@ -217,20 +220,22 @@ def get_run_progress(run: Object) -> RunProgress:
     return RunProgress(row.due_event.value if row else "", get_current_node(get_record(run)))
 
 
-def detect_change(recorded: RecordedObject, live_object: Object | None) -> ObjectChange | None:
-    """Return how a recorded object has changed, given the live object with the same name; None if unchanged."""
-    if live_object is None:
+def detect_change(recorded: RecordedObject, current_object: Object | None) -> ObjectChange | None:
+    """Return how a recorded object differs from the current object with the same name; None if unchanged."""
+    if current_object is None:
         return ObjectChange.DELETED
-    if recorded.uid and live_object["metadata"]["uid"] != recorded.uid:
+    if recorded.uid and current_object["metadata"]["uid"] != recorded.uid:
         return ObjectChange.REPLACED
-    if is_terminating(live_object):
+    if is_terminating(current_object):
         return ObjectChange.TERMINATING
-    if recorded.kind in (MUTEX_OBJECT_KINDS[RULE_KIND], MUTEX_OBJECT_KINDS[TARGET_KIND]) and is_validated(live_object):
+    if recorded.kind in (MUTEX_OBJECT_KINDS[RULE_KIND], MUTEX_OBJECT_KINDS[TARGET_KIND]) and is_validated(
+        current_object
+    ):
         return ObjectChange.CHECKED
-    if recorded.kind == MAINTENANCE_KIND and get_phase(live_object) == SUCCEEDED:
+    if recorded.kind == MAINTENANCE_KIND and get_phase(current_object) == SUCCEEDED:
         return ObjectChange.SUCCEEDED
     if recorded.kind == NODE_KIND and any(
-        is_in_maintenance(live_object, group.drain_taint) for group in GROUPS.values()
+        is_in_maintenance(current_object, group.drain_taint) for group in GROUPS.values()
     ):
         return ObjectChange.CORDONED_AND_TAINTED
     return None

@@ -1,10 +1,11 @@
-"""Redrives dead letters: posts each again to the function that did not accept it, and the reply to the broker.
+"""Redrives dead letters: posts each to the function that did not accept it, and the function's reply to the broker.
 
-A dead letter that can never succeed is discarded instead: an attempt without a delivery records by whom and when.
+The broker would deliver the event to all of its subscribers again. The event is therefore posted to the function
+directly, as a broker would post it, and the reply is posted to the broker. `$SINK_TOKEN` contains the path of the token
+file, if the broker requires a token.
 
-The broker would deliver the event to all its subscribers again. The event is therefore posted to the function directly,
-as a broker would post it, and the function's reply is posted to the broker. `$SINK_TOKEN` names the file with the
-token, if the broker requires one.
+A dead letter that can never succeed is discarded instead: an attempt without a delivery records who discarded it, and
+when.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ if TYPE_CHECKING:
     from requests import Response
 
 NO_RESPONSE_STATUS = 503
-"""Status recorded for an attempt without a response."""
+"""HTTP status that is recorded for an attempt without a response."""
 NO_DELIVERY_STATUS = 0
-"""Status recorded for a discarded dead letter."""
+"""Status that is recorded for a discarded dead letter."""
 DISCARD_NOTE = "discarded by "
-"""Start of the text that such an attempt records; the user's name follows."""
+"""Prefix of the text that is recorded for a discarded dead letter; the user's name follows."""
 MAX_ERROR_CHARACTERS = 500
-"""Maximum length of the response that an attempt records, in characters."""
+"""Maximum length, in characters, of the response text that an attempt records."""
 REPLY_REJECTED_STATUS = 502
-"""Status recorded for an attempt that succeeded, but whose reply the broker did not accept.
+"""HTTP status that is recorded for a successful attempt whose reply the broker did not accept.
 
-The chain of events has not continued.
+No function has then received the reply.
 """
 
 
 def find_failed_function(dead_letter: Entry) -> str:
-    """Return the function that did not accept a dead letter, "" if it is unknown.
+    """Return the name of the function that did not accept a dead letter, "" if it is unknown.
 
-    The result is the last path segment of the destination, or else the only function whose attempts failed.
+    The name is the last path segment of the destination, or else that of the only function whose attempts failed.
     """
     function = _parse_last_segment(dead_letter.dead_letter.destination if dead_letter.dead_letter else "")
     failed = {attempt.function for attempt in dead_letter.attempts if attempt.failed and not attempt.replay}
@@ -52,7 +53,7 @@ def find_failed_function(dead_letter: Entry) -> str:
 
 
 def _parse_last_segment(url: str) -> str:
-    """Return the last path segment of a URL, "" if the URL is invalid, because any broker may have written it."""
+    """Return the last path segment of a URL; "" if the URL is invalid, because any broker may have written it."""
     try:
         return urlsplit(url).path.rstrip("/").rpartition("/")[2]
     except ValueError:
@@ -61,29 +62,31 @@ def _parse_last_segment(url: str) -> str:
 
 def awaits_redrive(dead_letter: Entry) -> bool:
     """Return whether the dead letter has been neither redriven successfully nor discarded."""
-    return not any(attempt.replay.startswith(REDRIVE_PREFIX) for attempt in _iter_accepted(dead_letter))
+    return not any(attempt.replay.startswith(REDRIVE_PREFIX) for attempt in _iter_accepted_attempts(dead_letter))
 
 
 def find_discard(dead_letter: Entry) -> Attempt | None:
-    """Return the attempt that records who discarded the dead letter, or None if no user has discarded it."""
-    discards = (attempt for attempt in _iter_accepted(dead_letter) if attempt.replay.startswith(DISCARD_PREFIX))
+    """Return the attempt that records who discarded the dead letter, None if no user has discarded it."""
+    discards = (
+        attempt for attempt in _iter_accepted_attempts(dead_letter) if attempt.replay.startswith(DISCARD_PREFIX)
+    )
     return next(discards, None)
 
 
-def _iter_accepted(dead_letter: Entry) -> Iterator[Attempt]:
-    """Yield the successful attempts of the dead letter's function, or of its destination if that names no function."""
+def _iter_accepted_attempts(dead_letter: Entry) -> Iterator[Attempt]:
+    """Yield the successful attempts by the dead letter's function, or by its destination if that names no function."""
     destination = dead_letter.dead_letter.destination if dead_letter.dead_letter else ""
     names = (find_failed_function(dead_letter), destination)
     return (attempt for attempt in dead_letter.attempts if attempt.function in names and not attempt.failed)
 
 
 def filter_awaiting_redrive(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Return an iterator over the dead letters among the entries that still have to be redriven."""
+    """Yield those of the entries that are dead letters and must still be redriven."""
     return (entry for entry in entries if entry.dead_letter and awaits_redrive(entry))
 
 
 def build_discard(dead_letter: Entry, user: str) -> Attempt:
-    """Build the attempt that records that `user` has discarded the dead letter, which is then no longer open."""
+    """Build the attempt which records that `user` has discarded the dead letter; it then awaits no redrive."""
     event, at = dead_letter.event, datetime.now(timezone.utc)
     destination = dead_letter.dead_letter.destination if dead_letter.dead_letter else ""
     function, note = _parse_last_segment(destination) or destination, f"{DISCARD_NOTE}{user}"[:MAX_ERROR_CHARACTERS]
@@ -92,7 +95,7 @@ def build_discard(dead_letter: Entry, user: str) -> Attempt:
 
 
 def redrive(dead_letter: Entry, function_url: str, broker_url: str) -> Attempt:
-    """Deliver a dead letter to the function at `function_url`, and its reply to the broker.
+    """Post a dead letter to the function at `function_url`, and the function's reply to the broker.
 
     Returns the attempt for the journal, which is a success only if the broker accepted the reply. A missing response
     counts as a failed attempt.
@@ -108,7 +111,7 @@ def redrive(dead_letter: Entry, function_url: str, broker_url: str) -> Attempt:
 
 
 def _publish_reply(response: Response, broker_url: str) -> tuple[int, str, tuple[StructuredEvent, ...]]:
-    """Post the function's reply, if there is one, to the broker; return status, error and the reply."""
+    """Post the function's reply to the broker if there is one; return the status, the error and the reply."""
     if response.status_code >= 400:
         return response.status_code, " ".join(response.text.split())[:MAX_ERROR_CHARACTERS], ()
     if response.status_code >= 300:

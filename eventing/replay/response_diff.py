@@ -1,8 +1,8 @@
-"""Compares a function's response to a replayed event with its response when the event was recorded. No I/O.
+"""Compares a function's response to a replayed event with the recorded response. No I/O.
 
-Functions act on the live cluster, so some responses must differ after the cluster has changed: a drained node has no
-pods left to evict. A change to the objects that the response names explains such a difference. A difference without an
-explanation is a fault.
+Functions act on the current cluster, so some responses must differ after the cluster has changed: a drained node has no
+pods left to evict. Such a difference is explained by a change of the objects in the response. A difference without an
+explanation indicates a defect.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from eventing.replay.explanations import ReplyPair, explain_field, explain_reply
 from eventing.replay.object_changes import ObjectChanges
 
 VOLATILE_ATTRIBUTES = ("id", "time", "signature", "traceparent", "tracestate", "replay", "dryrun")
-"""Event attributes that differ on every execution of a function."""
+"""Event attributes that differ in every execution of a function."""
 VOLATILE_DATA_FIELDS = ("podsVersion", "budgetsVersion", "maintenanceVersion", "left", "closed", "begun", "after")
-"""Event data fields that differ on every execution of a function."""
+"""Event data fields that differ in every execution of a function."""
 RESPONSE_FIELD = "answer"
-"""`Difference.field` if the event types differ, or if only one of the responses contains an event."""
+"""Value of `Difference.field` if the event types differ, or if only one of the responses contains an event."""
 
 
 class Response(Protocol):
-    """A function's response: an `Attempt`, or the response to a replay."""
+    """A function's response, which is an `Attempt` or the response to a replay."""
 
     @property
     def status(self) -> int:
-        """Return the HTTP status."""
+        """Return the HTTP status of the response."""
 
     @property
     def replies(self) -> tuple[StructuredEvent, ...]:
@@ -42,15 +42,15 @@ class Response(Protocol):
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference between the recorded and the current response.
+    """A difference between the recorded and the current response.
 
     Attributes:
-        event: Id of the event.
+        event: Id of the replayed event.
         function: Name of the function.
-        field: `status`, `answer` (an event's type, None for no event), or the name of an attribute or of a field of
-            the data, such as `data.blocked[default/a].reason`.
-        then, now: The recorded and the current value, None if absent.
-        explained: The change to an object that explains the difference, "" if there is none.
+        field: `status`, `answer` (the type of the emitted event, None for no event), or the path of an attribute or a
+            data field, such as `data.blocked[default/a].reason`.
+        then, now: The recorded and the current value, None if it is missing.
+        explained: The change of an object that explains the difference, "" if there is none.
     """
 
     event: str
@@ -72,7 +72,7 @@ def compare_responses(recorded: Attempt, current: Response, changes: ObjectChang
 def _iter_differences(
     recorded: Attempt, current: Response, changes: ObjectChanges
 ) -> Iterator[tuple[str, Any, Any, str]]:
-    """Yield field, recorded value, current value and explanation of each difference."""
+    """Yield the field, the recorded value, the current value and the explanation of each difference."""
     if recorded.failed or current.status >= 400:
         if _format_status(recorded) != _format_status(current):
             yield "status", _format_status(recorded), _format_status(current), ""
@@ -83,14 +83,14 @@ def _iter_differences(
 
 
 def _format_status(response: Response) -> str:
-    """Format status and error text in one line."""
+    """Format the HTTP status and the error text in one line."""
     return " ".join(f"{response.status} {response.error}".split())
 
 
 def _index_by_object(replies: tuple[StructuredEvent, ...]) -> dict[tuple[str, int], StructuredEvent]:
-    """Index replies by the uid of their object and a number.
+    """Index replies by their object's uid and a number.
 
-    A function emits at most one event about each object; the number distinguishes further events.
+    A function usually emits one event about each object; the number distinguishes further ones.
     """
     indexed: dict[tuple[str, int], StructuredEvent] = {}
     for reply in replies:
@@ -110,7 +110,7 @@ def _compare_replies(pair: ReplyPair) -> Iterator[tuple[str, Any, Any, str]]:
 
 
 def _strip_volatile_fields(reply: StructuredEvent) -> dict[str, Any]:
-    """Return the reply without the attributes and fields that differ on every execution."""
+    """Return the reply without the attributes and data fields that differ in every execution."""
     data = reply.get("data")
     if isinstance(data, Mapping):
         data = {name: value for name, value in data.items() if name not in VOLATILE_DATA_FIELDS}
@@ -118,9 +118,9 @@ def _strip_volatile_fields(reply: StructuredEvent) -> dict[str, Any]:
 
 
 def _compare_fields(name: str, recorded: Any, current: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the innermost fields that differ.
+    """Yield the innermost fields that differ, with their values.
 
-    The order of a list of pods is ignored, because pods are evicted in arbitrary order.
+    The order of pods in a list is ignored, because pods are evicted in arbitrary order.
     """
     if isinstance(recorded, Mapping) and isinstance(current, Mapping):
         for key in {**recorded, **current}:
@@ -133,7 +133,7 @@ def _compare_fields(name: str, recorded: Any, current: Any) -> Iterator[tuple[st
 
 
 def _index_pods(value: Any) -> dict[str, Any] | None:
-    """Return a list of pods as a mapping by name, or None for any other value."""
+    """Return a list of pods as a mapping by `namespace/name`; None for any other value."""
     if not isinstance(value, list) or not all(isinstance(pod, Mapping) and "namespace" in pod for pod in value):
         return None
     return {f"{pod['namespace']}/{pod.get('name')}": pod for pod in value}

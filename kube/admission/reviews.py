@@ -14,7 +14,7 @@ MAINTENANCES_RESOURCE = "nodemaintenances"
 
 
 class InvalidReview(ValueError):
-    """The request body is not a valid AdmissionReview."""
+    """Error for a request body that is not a valid AdmissionReview."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class AdmissionRequest:
     Attributes:
         uid: The uid of the request, which the response repeats.
         is_create: Whether the request creates a NodeMaintenance. All other requests are allowed without a check.
-        object: The object to create, {} if there is none.
+        object: The object that the request creates, {} if `is_create` is false.
     """
 
     uid: str
@@ -33,7 +33,7 @@ class AdmissionRequest:
 
 
 def parse_review(review: Any) -> AdmissionRequest:
-    """Parse the request in a decoded body. Raises `InvalidReview`, which names what is missing or invalid."""
+    """Parse the request in a decoded body. Raises `InvalidReview`, which names the missing or invalid field."""
     request = review.get("request") if isinstance(review, Mapping) else None
     if not isinstance(request, Mapping) or review.get("apiVersion") != API_VERSION:
         raise InvalidReview(f"the body is not an AdmissionReview of {API_VERSION} with a request")
@@ -41,12 +41,12 @@ def parse_review(review: Any) -> AdmissionRequest:
     if not isinstance(uid, str) or not uid:
         raise InvalidReview("request.uid is missing")
     resource = request.get("resource")
-    is_ours = (
+    is_maintenance = (
         isinstance(resource, Mapping)
         and resource.get("resource") == MAINTENANCES_RESOURCE
         and not request.get("subResource")
     )
-    if not is_ours or request.get("operation") != "CREATE":
+    if not is_maintenance or request.get("operation") != "CREATE":
         return AdmissionRequest(uid, is_create=False, object={})
     if not isinstance(new_object, dict) or not isinstance(new_object.get("metadata"), dict):
         raise InvalidReview("request.object is missing")

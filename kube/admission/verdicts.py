@@ -1,8 +1,8 @@
 """Builds the denials of a NodeMaintenance, and the warnings about the consequences of its drain. Pure functions.
 
 A denial has the wording of the operator that this project replaces, followed by the remedy (NMO-19, NMO-22). Warnings
-do not deny the drain. They are computed from the node's own pods and their budgets. The webhook makes no
-checks that need every pod in the cluster, such as whether other nodes have enough capacity.
+do not deny the request. They are computed from the node's own pods and the PodDisruptionBudgets (PDBs) of these pods.
+The webhook makes no check that needs every pod in the cluster, such as whether other nodes have enough capacity.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from kube.text_limits import format_count, format_first_names
 MAX_NAMED_PODS = 3
 """Maximum number of pods that one warning names.
 
-The API server cuts warnings after 256 characters if their total is large.
+If the warnings are long in total, the API server truncates each after 256 characters.
 """
 
 
 def build_unknown_node_message(node_name: str) -> str:
-    """Return the message for a node that does not exist (NMO-19)."""
+    """Return the denial of a maintenance of a node that does not exist (NMO-19)."""
     return f"invalid nodeName, no node with name {node_name} found; `kubectl get nodes` lists the node names"
 
 
 def find_schedule_error(maintenance: Maintenance) -> str:
-    """Return the message for an invalid deadline or escalation, or "" if both are valid."""
+    """Return the error message for an invalid deadline or escalation, "" if both are valid."""
     return parse_drain_schedule(maintenance).error
 
 
 def find_conflict(maintenance: Maintenance, others: Iterable[Maintenance]) -> Maintenance | None:
     """Return another maintenance that holds the node or waits for it, None if there is none (NMO-22, X-7).
 
-    `others` must be maintenances of the same node. A maintenance with the same name and API group does not count,
-    because the API server itself reports that it already exists.
+    `others` must be maintenances of the same node. A maintenance with the same name and API group is ignored, because
+    the API server itself reports that it already exists.
     """
     return next((other for other in others if claims_node(other) and not _is_same_object(other, maintenance)), None)
 
 
 def build_conflict_message(node_name: str, other: Maintenance) -> str:
-    """Return the message for a node that already has a maintenance, in any of the API groups."""
+    """Return the denial of a maintenance of a node that already has one, in any of the API groups."""
     name, group = other["metadata"]["name"], GROUPS[other["apiVersion"]].api_version.partition("/")[0]
     remedy = (
         "the existing NodeMaintenance is being deleted, so try again in a moment"
@@ -65,7 +65,7 @@ def _is_same_object(maintenance: Maintenance, other: Maintenance) -> bool:
 def build_warnings(
     maintenance: Maintenance, pods: Iterable[Pod], budgets: Iterable[Budget], now: datetime
 ) -> list[str]:
-    """Return warnings about what the drain would lose and what would block it, with remedies.
+    """Return warnings about what the drain would lose and what would block it, with the remedies.
 
     Pods that stay on the node or are already terminating cause no warnings.
     """
@@ -75,14 +75,14 @@ def build_warnings(
     plan = plan_evictions(leaving, budgets, options)
     returning = [pod for pod in leaving if get_controller(pod) and tolerates_everything(pod)]
     return [
-        *_format_pod_warning(
+        *_generate_pod_warning(
             _select_pod_keys(classification.bare, leaving), "no controller will recreate {} after the eviction: {}"
         ),
-        *_format_pod_warning(
+        *_generate_pod_warning(
             _select_pod_keys(classification.with_local_storage, leaving), "emptyDir data of {} will be lost: {}"
         ),
         *_build_budget_warnings(plan.blocked, budgets, admitting_budgets=[queue.key for queue in plan.queues]),
-        *_format_pod_warning(
+        *_generate_pod_warning(
             list(map(format_key, returning)),
             "a controller may recreate {} on this node, due to a toleration of every taint; narrow the tolerations: {}",
         ),
@@ -91,7 +91,7 @@ def build_warnings(
 
 
 def _build_escalation_warnings(maintenance: Maintenance) -> list[str]:
-    """Return a warning for each step of the escalation, because its deletions disregard the budgets."""
+    """Return a warning for each escalation step, because such a step deletes pods regardless of their PDBs."""
     return [
         f"if the drain takes {step.after}, {ACTION_EFFECTS[step.action]} (spec.drain.escalation)"
         for step in parse_drain_schedule(maintenance).steps
@@ -99,7 +99,7 @@ def _build_escalation_warnings(maintenance: Maintenance) -> list[str]:
 
 
 def build_sole_control_plane_warning(node_name: str) -> str:
-    """Return the warning that no other node runs the API server and etcd."""
+    """Return the warning that no other node runs the control plane."""
     return (
         f"node {node_name} is the only control-plane node: while it is down, the API server is unavailable, "
         "and no controller manages the workloads on other nodes"
@@ -109,9 +109,9 @@ def build_sole_control_plane_warning(node_name: str) -> str:
 def _build_budget_warnings(
     blocked: Iterable[BlockedPod], budgets: Iterable[Budget], *, admitting_budgets: Collection[str]
 ) -> list[str]:
-    """Return a warning for each budget that admits no eviction on the node, and one for pods under several budgets.
+    """Return a warning for each PDB that blocks all of its pods on the node, and one for pods under several PDBs.
 
-    The text differs for budgets that never admit an eviction.
+    The text differs for PDBs that never allow an eviction.
     """
     by_key = {format_budget_key(budget): budget for budget in budgets}
     waiting: dict[str, list[str]] = defaultdict(list)
@@ -125,13 +125,13 @@ def _build_budget_warnings(
     lines = [
         line
         for name, pods in sorted(blocking.items())
-        for line in _format_pod_warning(pods, _build_budget_template(by_key[name]))
+        for line in _generate_pod_warning(pods, _build_budget_warning_template(by_key[name]))
     ]
     template = "{} cannot be evicted under several disruption budgets; delete or narrow one of the budgets: {}"
-    return [*lines, *_format_pod_warning(under_several, template)]
+    return [*lines, *_generate_pod_warning(under_several, template)]
 
 
-def _build_budget_template(budget: Budget) -> str:
+def _build_budget_warning_template(budget: Budget) -> str:
     name, status = format_budget_key(budget), budget.get("status") or {}
     if requires_all_pods(budget):
         remedy = (
@@ -146,8 +146,8 @@ def _build_budget_template(budget: Budget) -> str:
     return f"budget {name} {demand}; it blocks {{}}: {{}}"
 
 
-def _format_pod_warning(pod_keys: Collection[str], template: str) -> Iterator[str]:
-    """Yield one warning with the number of pods and the first names; yield nothing if there are no pods."""
+def _generate_pod_warning(pod_keys: Collection[str], template: str) -> Iterator[str]:
+    """Yield one warning with the number of pods and the first pods' names; yield nothing if there are no pods."""
     if pod_keys:
         yield template.format(format_count(len(pod_keys), "pod"), format_first_names(sorted(pod_keys), MAX_NAMED_PODS))
 

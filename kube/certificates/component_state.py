@@ -1,4 +1,4 @@
-"""The state of a component's certificates: the objects as they were read, with their parsed certificates and keys."""
+"""The state of a component's certificates: the objects as they were read, and the certificates and keys in them."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from kube.times import format_time
 
 @dataclass(frozen=True)
 class ComponentState:
-    """The state of a component in a namespace, as it was read.
+    """The state of a component's certificates in a namespace, as it was read.
 
     Attributes:
-        ca_secret: Secret with the CA, None if there is none.
-        bundle_configmap: ConfigMap with the certificates that clients trust, None if there is none.
-        server_secrets: Secrets with the certificates of the component's servers.
-        missing_servers: Server Secrets that the ConfigMap lists and that do not exist.
-        injection_targets: CA injection targets that request the bundle.
+        ca_secret: Secret that contains the CA, None if it does not exist.
+        bundle_configmap: ConfigMap with the CA certificates that clients trust, None if it does not exist.
+        server_secrets: Secrets that contain the serving certificates of the component's servers.
+        missing_servers: Server Secrets that the ConfigMap lists but that do not exist.
+        injection_targets: CA injection targets that request the component's CA bundle.
         are_targets_unknown: Whether the CA injection targets could not be listed.
-        is_truncated: Whether the ConfigMap lists more missing Secrets than are recreated.
-        unwritable: Kind and name of each object that the API server refuses to write.
-        summaries: The ConfigMap's data about each Secret, by the Secret's name.
+        is_truncated: Whether the ConfigMap lists more missing Secrets than may be recreated.
+        unwritable: Kind and name of each object that the API server does not allow to write.
+        summaries: The ConfigMap's data about each Secret, by Secret name.
     """
 
     component: Component
@@ -64,27 +64,27 @@ class ComponentState:
 
     @property
     def current_ca(self) -> KeyPair | None:
-        """Return the CA that signs certificates now; None if it is missing, corrupt, or not a CA."""
+        """Return the CA that signs certificates now; None if it is missing, corrupt, or not a CA certificate."""
         pair = get_current_key_pair(self.ca_secret) if self.ca_secret else None
         return pair if pair and key_pairs.is_signing_ca(pair) else None
 
     @property
     def next_ca(self) -> KeyPair | None:
-        """Return the CA that will replace the signing CA, None if there is none."""
+        """Return the CA that will replace the signing CA; None if there is none."""
         pair = _parse_pair(self.ca_secret, NEXT_CERTIFICATE_ENTRY, NEXT_PRIVATE_KEY_ENTRY) if self.ca_secret else None
         return pair if pair and key_pairs.is_signing_ca(pair) else None
 
     @property
     def secrets(self) -> tuple[Object, ...]:
-        """Return all Secrets of the component that exist."""
+        """Return all existing Secrets of the component."""
         return (*([self.ca_secret] if self.ca_secret else []), *self.server_secrets)
 
     def build_bundle(self, now: datetime) -> list[str]:
-        """Return the certificates that clients must trust: the next CA, the signing CA, previous CAs and foreign CAs.
+        """Return the CA certificates that clients must trust: of the next, signing, previous and foreign CAs.
 
         Previous CAs are included until they expire. Foreign CAs are included if they signed a server's certificate and
         the server's Secret contains them. Previous CAs are read from the CA's Secret. If that Secret is lost, they are
-        read from the ConfigMap, which more clients may write.
+        read from the ConfigMap, to which more clients have write access.
         """
         own_text = "".join(pair.certificate for pair in (self.next_ca, self.current_ca) if pair)
         previous_text = decode_entry(self.ca_secret, CA_ENTRY) if self.ca_secret else ""
@@ -94,16 +94,16 @@ class ComponentState:
         return [certificate for certificate in certificates if key_pairs.get_not_after(certificate) > now]
 
     def is_bundle_full(self, now: datetime) -> bool:
-        """Return whether the bundle contains so many CAs that a user's request for a new CA must wait."""
+        """Return whether the CA bundle contains so many CAs that a user's request for a new CA must wait."""
         return len(self.build_bundle(now)) >= MAX_BUNDLE_CAS
 
     def can_write(self, obj: Object) -> bool:
-        """Return whether the API server has not refused to write the object."""
+        """Return whether the object may be written, because the API server has not refused a write of it."""
         return get_kind_and_name(obj) not in self.unwritable
 
 
 def get_current_key_pair(secret: Object) -> KeyPair | None:
-    """Return the certificate and key that the Secret contains, or None if they are missing or corrupt."""
+    """Return the certificate and key in the Secret, None if they are missing or corrupt."""
     return _parse_pair(secret, CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY)
 
 
@@ -131,7 +131,7 @@ def find_server_names(secret: Object, summaries: Mapping[str, CertificateSummary
 
 
 def parse_published_bundle(configmap: Object | None) -> list[str]:
-    """Return the certificates that the ConfigMap publishes."""
+    """Return the CA certificates that the ConfigMap publishes."""
     return key_pairs.parse_certificates(get_configmap_entry(configmap, BUNDLE_ENTRY))
 
 

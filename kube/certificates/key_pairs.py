@@ -1,4 +1,4 @@
-"""Creates, parses and compares certificates and keys; free of side effects except for random numbers in keys."""
+"""Creates, parses and compares certificates and keys, without side effects except for random numbers in keys."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ PEM_BEGIN, PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 MAX_COMMON_NAME_CHARACTERS = 64
 """Maximum length of a common name, in characters (RFC 5280, ub-common-name)."""
 SigningKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
-"""A key that a CA may have: we create elliptic curve keys, a user's CA may also have an RSA key."""
+"""Key types for a CA: this project creates elliptic curve keys; a user's own CA may also have an RSA key."""
 PARSE_ERRORS = (ValueError, UnsupportedAlgorithm, TypeError, x509.InvalidVersion, x509.UnsupportedGeneralNameType)
-"""Exceptions that the library raises for a malformed or unsupported certificate or key."""
+"""Exceptions that `cryptography` raises for a malformed or unsupported certificate or key."""
 EXTENSION_ERRORS = (*PARSE_ERRORS, x509.ExtensionNotFound, x509.DuplicateExtension)
 
 
 @dataclass(frozen=True)
 class KeyPair:
-    """A certificate and its private key, both in PEM."""
+    """A certificate and its private key, both in PEM format."""
 
     certificate: str
     key: str
@@ -46,7 +46,7 @@ class KeyPair:
 
 
 def parse_key_pair(certificate: str, key: str) -> KeyPair | None:
-    """Return the key pair if the certificate and the key can be parsed and belong together, else None."""
+    """Parse a certificate and its key; return None if one is invalid or they do not belong together."""
     with suppress(*PARSE_ERRORS):
         if _load_certificate(certificate).public_key() == _load_key(key).public_key():
             return KeyPair(certificate, key)
@@ -54,7 +54,7 @@ def parse_key_pair(certificate: str, key: str) -> KeyPair | None:
 
 
 def parse_certificates(text: str) -> list[str]:
-    """Return the certificates in a PEM text, each in normalized PEM, without those that cannot be parsed."""
+    """Return the certificates in a PEM text, each as normalized PEM; certificates that cannot be parsed are omitted."""
     certificates: list[str] = []
     for part in text.split(PEM_BEGIN)[1:]:
         with suppress(*PARSE_ERRORS):
@@ -75,10 +75,10 @@ def create_ca(component: Component, now: datetime) -> KeyPair:
 
 
 def issue_serving_certificate(ca: KeyPair, names: Iterable[str], component: Component, now: datetime) -> KeyPair:
-    """Create a serving certificate for these names and addresses, with its key.
+    """Issue a serving certificate for these DNS names and IP addresses, with its key.
 
-    The certificate does not outlive its CA. The certificate is also valid for client authentication, because KubeVirt's
-    servers use it as clients of each other.
+    The certificate expires no later than its CA. It is also valid for client authentication, because KubeVirt's servers
+    use it as clients of each other.
     """
     key, names, ca_certificate = ec.generate_private_key(ec.SECP256R1()), list(names), ca.parsed_certificate
     ca_key = _load_key(ca.key)
@@ -96,22 +96,22 @@ def issue_serving_certificate(ca: KeyPair, names: Iterable[str], component: Comp
 
 
 def compute_serving_not_after(ca: KeyPair, component: Component, now: datetime) -> datetime:
-    """Return the end of the validity of a serving certificate that this CA issues now."""
+    """Return the expiry time of a serving certificate that this CA issues now."""
     lifetime = SERVING_LIFETIME_PERIODS * component.renewal_period
     return min(now - CLOCK_SKEW + lifetime, ca.parsed_certificate.not_valid_after_utc)
 
 
 def compute_renewal_time(certificate: x509.Certificate, component: Component) -> datetime:
-    """Return the renewal time: one period after issuance, or after two thirds of the lifetime if that is earlier.
+    """Return the renewal time: one period after issuance, or two thirds of the lifetime if that is earlier.
 
-    A certificate from a foreign issuer may have a lifetime shorter than a period.
+    A foreign issuer's certificate may have a lifetime that is shorter than the period.
     """
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     return min(begin + CLOCK_SKEW + component.renewal_period, begin + (end - begin) * 2 / 3)
 
 
 def get_subject_alt_names(certificate: str) -> list[str]:
-    """Return the DNS names and IP addresses that a certificate is valid for."""
+    """Return the DNS names and IP addresses for which a certificate is valid."""
     try:
         names = _load_certificate(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except EXTENSION_ERRORS:
@@ -120,7 +120,7 @@ def get_subject_alt_names(certificate: str) -> list[str]:
 
 
 def is_signing_ca(pair: KeyPair) -> bool:
-    """Return whether the certificate is a CA's, and its key has a type that we can sign with."""
+    """Return whether the certificate is a CA certificate, and its key has a supported type."""
     try:
         is_ca = pair.parsed_certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except EXTENSION_ERRORS:
@@ -130,7 +130,7 @@ def is_signing_ca(pair: KeyPair) -> bool:
 
 @lru_cache(maxsize=1024)
 def is_signed_by(certificate: str, signer: str) -> bool:
-    """Return whether the key of the certificate `signer` signed `certificate`; a certificate may have signed itself."""
+    """Return whether the key of `signer` signed `certificate`, which may be the same certificate (self-signed)."""
     try:
         _load_certificate(certificate).verify_directly_issued_by(_load_certificate(signer))
     except (*PARSE_ERRORS, InvalidSignature):
@@ -139,18 +139,18 @@ def is_signed_by(certificate: str, signer: str) -> bool:
 
 
 def get_not_after(certificate: str) -> datetime:
-    """Return the end of the certificate's validity."""
+    """Return the certificate's expiry time."""
     return _load_certificate(certificate).not_valid_after_utc
 
 
 def is_valid(certificate: str, now: datetime) -> bool:
-    """Return whether the current time is within the certificate's validity."""
+    """Return whether `now` is within the certificate's validity period."""
     parsed = _load_certificate(certificate)
     return parsed.not_valid_before_utc <= now < parsed.not_valid_after_utc
 
 
 def format_serial(certificate: x509.Certificate) -> str:
-    """Return the serial number in hexadecimal."""
+    """Format the certificate's serial number in hexadecimal."""
     return f"{certificate.serial_number:x}"
 
 
@@ -160,7 +160,7 @@ def compute_fingerprint(certificate: str) -> str:
 
 
 def build_key_usage(*, is_ca: bool) -> x509.KeyUsage:
-    """Return the key usage of a CA, or of a server if `is_ca` is False."""
+    """Build the key usage extension of a CA certificate, or, if `is_ca` is false, of a serving certificate."""
     return x509.KeyUsage(
         digital_signature=not is_ca,
         key_cert_sign=is_ca,
@@ -186,7 +186,7 @@ def _load_key(text: str) -> PrivateKeyTypes:
 def _create_certificate_builder(
     subject: x509.Name, key: ec.EllipticCurvePrivateKey, serial_number: int, now: datetime
 ) -> x509.CertificateBuilder:
-    """Create the builder of a certificate that is valid from now on, without its end, its issuer and its uses."""
+    """Create the builder of a certificate that is valid from `now`, without an expiry time, an issuer and uses."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -204,7 +204,7 @@ def _sign(builder: x509.CertificateBuilder, ca_key: SigningKey, key: ec.Elliptic
 
 
 def _build_authority_key_identifier(ca_certificate: x509.Certificate) -> x509.AuthorityKeyIdentifier:
-    """Return the authority key identifier: the CA's own subject key identifier, else one computed from its key."""
+    """Build the authority key identifier from the CA's subject key identifier, or else from the CA's key."""
     try:
         key_identifier = ca_certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     except x509.ExtensionNotFound:

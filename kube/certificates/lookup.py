@@ -1,4 +1,4 @@
-"""Reads the labelled Secrets and ConfigMaps in a namespace, and the CA injection targets in the cluster."""
+"""Reads a namespace's Secrets and ConfigMaps with the component label, and the cluster's CA injection targets."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ from kube.paths import Object
 LIST_TIMEOUT_SECONDS, TICK_LIST_TIMEOUT_SECONDS = 0.6, 1.2
 """Timeouts for listing all CA injection targets, in seconds; a pass has 1.6 s in total.
 
-`LIST_TIMEOUT_SECONDS`: A pass then continues without the lists, because repairs do not need them.
-`TICK_LIST_TIMEOUT_SECONDS`: On a tick, the function waits this long for the lists, and then makes another pass with
-them. If the previous tick had no time left for that pass, the function waits for the lists before its first pass.
+After `LIST_TIMEOUT_SECONDS`, a pass continues without the lists, because repairs do not need them. On a tick of the
+PingSource, the function waits up to `TICK_LIST_TIMEOUT_SECONDS` for the lists, and then makes another pass with them.
+If the previous tick had no time left for that pass, the function waits for the lists before its first pass.
 """
 
 MAX_SERVER_SECRETS = 50
-"""Maximum number of a component's server Secrets; missing Secrets above this number are not recreated.
+"""Maximum number of a component's server Secrets; missing Secrets beyond this number are not recreated.
 
-Without this limit, a client that may write the ConfigMap could cause the creation of any number of Secrets.
+Without this limit, a client with write access to the ConfigMap could cause the creation of any number of Secrets.
 """
 
 
 @dataclass(frozen=True)
 class NamespaceSnapshot:
-    """The certificates in a namespace: each component's state, and an Event notice per Secret that is not renewed."""
+    """A namespace's certificates: the state of each component, and an Event for each Secret that is not renewed."""
 
     states: tuple[ComponentState, ...]
     skipped_notices: tuple[EventNotice, ...]
 
 
 async def list_injection_targets(api: Api, namespaces: Collection[str]) -> list[Object]:
-    """List the CA injection targets of all kinds that request the bundle of a Secret in one of these namespaces.
+    """Return all CA injection targets that request the CA bundle of a Secret in one of these namespaces.
 
-    A server without API aggregation has no APIServices. Raises `Unavailable` if the lists take longer than
+    An API server without API aggregation has no APIServices. Raises `Unavailable` if the lists take longer than
     `TICK_LIST_TIMEOUT_SECONDS`.
     """
     calls = gather_all(*(_list_targets_of_kind(api, kind, path, namespaces) for kind, path in TARGET_PATHS.items()))
@@ -74,9 +74,9 @@ async def _list_targets_of_kind(api: Api, kind: str, path: str, namespaces: Coll
 
 
 async def reread_targets(api: Api, targets: Iterable[Object]) -> list[Object]:
-    """Read these objects again, and omit those that no longer exist.
+    """Read these CA injection targets again, and omit those that no longer exist.
 
-    The function lists each object by its name, which requires no `get` permission.
+    The function lists each object by its name, because that requires no `get` permission.
     """
     reads = (
         list_all(api, TARGET_PATHS[item["kind"]], field_selector=f"metadata.name={item['metadata']['name']}")
@@ -86,10 +86,10 @@ async def reread_targets(api: Api, targets: Iterable[Object]) -> list[Object]:
 
 
 async def read_snapshot(api: Api, namespace: str, targets: Collection[Object] | None) -> NamespaceSnapshot:
-    """Read the certificates in a namespace; `targets` are the CA injection targets in the cluster, None if unknown."""
+    """Read a namespace's certificates; `targets` are the cluster's CA injection targets, None if unknown."""
     lists = (objects.build_secrets_path(namespace), objects.build_configmaps_path(namespace))
     secrets, configmaps = await gather_all(*(list_all(api, path, label_selector=COMPONENT_LABEL) for path in lists))
-    notices = {get_name(secret): notice for secret in secrets.items if (notice := _build_not_renewed_notice(secret))}
+    notices = {get_name(secret): notice for secret in secrets.items if (notice := _build_not_renewed_event(secret))}
     own_secrets = [secret for secret in secrets.items if get_name(secret) not in notices]
     component_names = {objects.get_component_name(item) for item in [*own_secrets, *configmaps.items]}
     states = [
@@ -138,14 +138,14 @@ async def _select_summaries_without_secret(
 ) -> tuple[CertificateSummary, ...]:
     """Return the summaries whose Secret does not exist.
 
-    A Secret that has only lost its label still exists: a user excluded it from renewal.
+    A Secret that lacks only the component label still exists: a user has excluded it from renewal.
     """
     paths = (objects.build_secrets_path(namespace, summary.secret) for summary in summaries)
     secrets = await gather_all(*(get_or_none(api.get(path)) for path in paths))
     return tuple(summary for summary, secret in zip(summaries, secrets, strict=True) if secret is None)
 
 
-def _build_not_renewed_notice(secret: Object) -> EventNotice | None:
+def _build_not_renewed_event(secret: Object) -> EventNotice | None:
     name, component_name = get_name(secret), objects.get_component_name(secret)
     namespace, target = secret["metadata"]["namespace"], ("Secret", name)
     if component_name not in COMPONENTS:

@@ -1,15 +1,15 @@
 """Plans the next write for the certificates of one component; callers plan again after each write.
 
-Every write leaves a state from which the next pass can continue, even after a crash. docs/certificates.md shows the
+Each write leaves a state from which the next pass can continue, even after a crash. docs/certificates.md describes the
 states:
 
-1. A new CA is stored as the next CA in the CA's Secret, and no other object contains it.
+1. A new CA is stored as the next CA in the CA's Secret; no other object contains it yet.
 2. The new CA is published in addition to all trusted CAs: in Secrets and CA injection targets, then in the ConfigMap.
 3. After a waiting period, the new CA signs. It signs immediately if the current CA cannot sign and no server relies on
-   a different CA.
-4. The new CA issues a certificate for every server. A CA leaves the bundle only when it expires.
+    a different CA.
+4. The new CA issues a certificate for every server. An old CA stays in the bundle until it expires.
 
-An object that the API server refuses to write is skipped, and everything that does not depend on it continues.
+An object that the API server does not allow to write is skipped, and everything that does not depend on it continues.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ CA_CREATED, BUNDLE_INJECTED, BUNDLE_PUBLISHED = "Made", "Shared", "Published"
 CA_ACTIVATED, CERTIFICATE_ISSUED, STATUS_UPDATED = "Taken", "Issued", "Noted"
 """Reasons of writes.
 
-- `CA_CREATED`: A new CA is stored, which will replace the signing CA.
-- `BUNDLE_INJECTED`: The bundle is written to Secrets and CA injection targets.
-- `BUNDLE_PUBLISHED`: The bundle is written to the ConfigMap.
-- `CA_ACTIVATED`: The next CA starts to sign.
+- `CA_CREATED`: A new CA, which will replace the signing CA, is stored.
+- `BUNDLE_INJECTED`: The CA bundle is written to Secrets and CA injection targets.
+- `BUNDLE_PUBLISHED`: The CA bundle is written to the ConfigMap.
+- `CA_ACTIVATED`: The next CA becomes the signing CA.
 - `CERTIFICATE_ISSUED`: A server's certificate is issued.
-- `STATUS_UPDATED`: The data about the Secrets is updated.
+- `STATUS_UPDATED`: The public data about the Secrets is updated.
 """
 
 
 @dataclass(frozen=True)
 class Write:
-    """A request that creates an object, or a merge patch with the resourceVersion of the object that was read.
+    """A request that creates an object, or that patches it with the resourceVersion that was read as a precondition.
 
     Attributes:
-        reason: What the write does, in one word for metrics and Events.
+        reason: Purpose of the write, in one word for metrics and Events.
         target: Kind and name of the object.
     """
 
@@ -65,14 +65,14 @@ class Write:
     is_create: bool = False
 
     def __repr__(self) -> str:
-        """Return a representation without the body: a Secret's body contains keys."""
+        """Return a representation without the body, because a Secret's body contains keys."""
         return f"Write({self.reason} {self.target[0]} {self.target[1]})"
 
 
 def plan_next_write(state: ComponentState, now: datetime, propagation_delay: timedelta) -> Write | None:
-    """Return the write that advances the component, or None if there is nothing to do now.
+    """Return the write that advances the component's certificates; None if no write is due.
 
-    `propagation_delay` is how long a CA must have been published before a server uses a certificate issued by it.
+    `propagation_delay` is the time for which a CA must be published before a server uses a certificate from it.
     """
     planner = _Planner(state, now, propagation_delay)
     return (
@@ -104,20 +104,20 @@ def apply_response(state: ComponentState, write: Write, response: Object) -> Com
 
 
 def round_up_to_second(time: datetime) -> datetime:
-    """Round up to a whole second, the precision of `format_time`, so that no waiting period becomes too short."""
+    """Round up to a whole second, the precision of `format_time`, so that a waiting period is never too short."""
     return time + timedelta(microseconds=-time.microsecond % 1_000_000)
 
 
 @dataclass(frozen=True)
 class _Planner:
-    """The writes for one component that are due at a certain time; the arguments are those of `plan_next_write`."""
+    """Plans the writes for one component that are due at `now`; the arguments are those of `plan_next_write`."""
 
     state: ComponentState
     now: datetime
     propagation_delay: timedelta
 
     def plan_ca_creation(self) -> Write | None:
-        """Return the write that stores a new next CA if there is no CA, its renewal is due, or a user requested it."""
+        """Plan to store a next CA if there is no CA, the renewal is due, or a user has requested a new CA."""
         state, ca_secret, newest = self.state, self.state.ca_secret, self.state.next_ca or self.state.current_ca
         name = state.component.ca_secret_name
         if not (state.server_secrets or state.missing_servers) or ("Secret", name) in state.unwritable:
@@ -138,7 +138,7 @@ class _Planner:
         return self._build_secret_patch(CA_CREATED, ca_secret, entries, {RENEW_ANNOTATION: None})
 
     def plan_injection(self) -> Iterator[Write]:
-        """Yield the writes that set the bundle in Secrets and CA injection targets that contain a different bundle.
+        """Plan writes of the CA bundle to the Secrets and CA injection targets that contain a different bundle.
 
         These writes precede the publication in the ConfigMap, which starts the waiting period for all clients.
         """
@@ -154,7 +154,7 @@ class _Planner:
                 yield Write(BUNDLE_INJECTED, objects.get_kind_and_name(target), path, patch)
 
     def plan_publication(self) -> Write | None:
-        """Return the write that publishes the bundle in the ConfigMap, or None if it is published already."""
+        """Plan to publish the CA bundle in the ConfigMap; return None if the bundle is already published."""
         is_published = (
             component_state.parse_published_bundle(self.state.bundle_configmap) == self._bundle
             and set(self._list_publishable_fingerprints()) == self._published_times.keys()
@@ -162,10 +162,10 @@ class _Planner:
         return None if is_published else self._build_configmap_write(BUNDLE_PUBLISHED)
 
     def plan_ca_activation(self) -> Write | None:
-        """Return the write that makes the next CA the signing CA, or None if the write is not due.
+        """Plan the write that makes the next CA the signing CA; return None if it is not due.
 
-        The write is due after the waiting period, unless the next CA is blocked (`_is_next_ca_blocked`). The write is
-        due immediately if the current CA cannot sign and no server uses a valid certificate from a different CA.
+        The write is due after the waiting period, unless the next CA is blocked (`_is_next_ca_blocked`). It is due
+        immediately if the current CA cannot sign and no server uses a valid certificate from a different CA.
         """
         next_ca, ca_secret = self.state.next_ca, self.state.ca_secret
         if not next_ca or not ca_secret or not self.state.can_write(ca_secret):
@@ -174,7 +174,7 @@ class _Planner:
         is_early = self.now - published < self.propagation_delay or self._is_next_ca_blocked
         is_other_ca_in_use = any(
             not key_pairs.is_signed_by(certificate, next_ca.certificate)
-            for certificate in self._list_working_certificates(self.state.server_secrets)
+            for certificate in self._list_valid_certificates(self.state.server_secrets)
         )
         if is_early and (self._signing_ca or is_other_ca_in_use):
             return None
@@ -183,7 +183,7 @@ class _Planner:
         return self._build_secret_patch(CA_ACTIVATED, ca_secret, entries, {})
 
     def plan_issuance(self) -> Iterator[Write]:
-        """Yield the writes that issue the certificates that servers need, or recreate missing Secrets.
+        """Plan writes that issue the certificates that servers need, or that recreate missing Secrets.
 
         If the current CA cannot sign, the next CA signs.
         """
@@ -205,7 +205,7 @@ class _Planner:
                 yield self._build_write(CERTIFICATE_ISSUED, target, content)
 
     def plan_status_update(self) -> Write | None:
-        """Return the write that updates the ConfigMap's data about the Secrets, None if the data is up to date."""
+        """Plan the update of the public data about the Secrets in the ConfigMap; return None if it is up to date."""
         existing = (self.state.bundle_configmap or {}).get("data") or {}
         is_current = self._build_configmap_data().items() <= existing.items()
         return None if is_current else self._build_configmap_write(STATUS_UPDATED)
@@ -224,7 +224,7 @@ class _Planner:
 
     @property
     def _signing_ca(self) -> KeyPair | None:
-        """Return the current CA if its certificate is valid now, else None."""
+        """Return the current CA if its certificate is valid now, otherwise None."""
         ca = self.state.current_ca
         return ca if ca and key_pairs.is_valid(ca.certificate, self.now) else None
 
@@ -232,54 +232,54 @@ class _Planner:
     def _is_next_ca_blocked(self) -> bool:
         """Return whether there is a next CA that must not sign yet.
 
-        This is the case if a client that trusts our certificates cannot receive the next CA, or if the clients are
+        It must not sign if a client that trusts the component's certificates cannot receive it, or if the clients are
         unknown.
         """
         next_ca = self.state.next_ca
-        return next_ca is not None and (self.state.are_targets_unknown or self._has_stale_client(next_ca))
+        return next_ca is not None and (self.state.are_targets_unknown or self._has_client_without_next_ca(next_ca))
 
-    def _has_stale_client(self, next_ca: KeyPair) -> bool:
+    def _has_client_without_next_ca(self, next_ca: KeyPair) -> bool:
         """Return whether a known client trusts a server with a valid certificate but cannot receive the next CA."""
         state = self.state
         trusted_texts = [
             *(ca_injection.get_trusted_bundle(item) for item in state.injection_targets if not state.can_write(item)),
             *(objects.decode_entry(item, CA_ENTRY) for item in state.server_secrets if not state.can_write(item)),
         ]
-        working = self._list_working_certificates(filter(state.can_write, state.server_secrets))
+        valid_certificates = self._list_valid_certificates(filter(state.can_write, state.server_secrets))
         return any(
             next_ca.certificate not in bundle
-            and any(key_pairs.is_signed_by(certificate, ca) for certificate in working for ca in bundle)
+            and any(key_pairs.is_signed_by(certificate, ca) for certificate in valid_certificates for ca in bundle)
             for bundle in map(key_pairs.parse_certificates, trusted_texts)
         )
 
-    def _list_working_certificates(self, servers: Iterable[Object]) -> list[str]:
-        """Return the certificates of these servers that are valid now."""
+    def _list_valid_certificates(self, servers: Iterable[Object]) -> list[str]:
+        """Return those certificates of the servers that are valid now."""
         pairs = map(component_state.get_current_key_pair, servers)
         return [pair.certificate for pair in pairs if pair and key_pairs.is_valid(pair.certificate, self.now)]
 
     def _list_publishable_fingerprints(self) -> list[str]:
-        """Return the fingerprints of the certificates that count as published once they are in the ConfigMap.
+        """Return the fingerprints of the CA certificates whose publication time the ConfigMap must record.
 
-        These are all certificates in the bundle, except the next CA until every client can receive it. If the clients
-        are unknown, a waiting period that has started continues. Otherwise, slow list requests would restart the period
+        These are all certificates in the bundle, except for the next CA as long as a client cannot receive it. If the
+        clients are unknown, a waiting period that has started continues. Otherwise, slow list requests would restart it
         again and again.
         """
-        next_ca, waiting = self.state.next_ca, ""
+        next_ca, unreceived = self.state.next_ca, ""
         if next_ca:
-            is_unannounced = self.state.are_targets_unknown and self._get_publication_time(next_ca) is None
-            waiting = next_ca.certificate if is_unannounced or self._has_stale_client(next_ca) else ""
-        return [key_pairs.compute_fingerprint(certificate) for certificate in self._bundle if certificate != waiting]
+            is_unpublished = self.state.are_targets_unknown and self._get_publication_time(next_ca) is None
+            unreceived = next_ca.certificate if is_unpublished or self._has_client_without_next_ca(next_ca) else ""
+        return [key_pairs.compute_fingerprint(certificate) for certificate in self._bundle if certificate != unreceived]
 
     def _get_publication_time(self, ca: KeyPair) -> datetime | None:
-        """Return the time at which the ConfigMap first published a CA, None if the CA does not count as published."""
+        """Return the time when the ConfigMap first published the CA; None if the CA does not count as published."""
         return self._published_times.get(key_pairs.compute_fingerprint(ca.certificate))
 
     def _needs_certificate(self, server_secret: Object, names: Iterable[str]) -> bool:
         """Return whether a server needs a new certificate now.
 
-        A missing or expired certificate is replaced immediately. A certificate from a different CA is replaced once
-        clients have had time to read the signing CA. A certificate due for renewal waits for the next CA if there is
-        one, unless that CA is blocked.
+        A missing or expired certificate is replaced immediately. A certificate from a different CA is replaced after
+        clients have had time to read the signing CA. A certificate that is due for renewal waits for the next CA if
+        there is one, unless that CA is blocked.
         """
         pair, ca = component_state.get_current_key_pair(server_secret), self._signing_ca
         if not pair or not key_pairs.is_valid(pair.certificate, self.now):
@@ -298,7 +298,7 @@ class _Planner:
         )
 
     def _is_ca_propagated(self, ca: KeyPair, server_secret: Object) -> bool:
-        """Return whether clients have had time to read a CA, both in the ConfigMap and in the server's Secret."""
+        """Return whether clients have had time to read the CA in the ConfigMap and in the server's Secret."""
         published = self._get_publication_time(ca) or self.now
         included = objects.parse_ca_inclusion_time(server_secret, self.now)
         return self.now - max(published, included or published) >= self.propagation_delay
@@ -309,21 +309,21 @@ class _Planner:
         return self._is_next_ca_blocked and (since is None or self.now - since >= self.propagation_delay)
 
     def _would_extend_validity(self, pair: KeyPair, ca: KeyPair) -> bool:
-        """Return whether a certificate issued now expires later than the existing one.
+        """Return whether a certificate issued now would expire later than the existing one.
 
-        A CA that expires soon cannot issue a certificate with a later expiry. Without this check, the CA would issue
-        certificates more and more often.
+        If the CA itself expires soon, it cannot issue a certificate that expires later. Without this check, it would
+        issue certificates more and more often.
         """
         not_after = key_pairs.compute_serving_not_after(ca, self.state.component, self.now)
         return not_after > key_pairs.get_not_after(pair.certificate)
 
     def _is_renewal_due(self, pair: KeyPair) -> bool:
-        """Return whether a key pair must be replaced: its renewal time has passed, or it is not valid now."""
+        """Return whether a certificate must be replaced, because its renewal time has passed or it is not valid now."""
         due = key_pairs.compute_renewal_time(pair.parsed_certificate, self.state.component)
         return self.now >= due or not key_pairs.is_valid(pair.certificate, self.now)
 
     def _build_inclusion_time(self, secret: Object) -> dict[str, str]:
-        """Return the annotation that records the addition of the signing CA to `ca.crt`, {} if it is included."""
+        """Return the annotation with the time when the signing CA was added to `ca.crt`; {} if it was there already."""
         included_cas = key_pairs.parse_certificates(objects.decode_entry(secret, CA_ENTRY))
         current_ca = self.state.current_ca
         if current_ca is None or key_pairs.parse_certificates(current_ca.certificate)[0] in included_cas:
@@ -343,7 +343,7 @@ class _Planner:
         return self._build_write(reason, ("Secret", objects.get_name(secret)), content, secret)
 
     def _build_configmap_write(self, reason: str) -> Write | None:
-        """Build the write of the ConfigMap, with the time since which each certificate counts as published.
+        """Build the write of the ConfigMap, including the publication time of each certificate.
 
         Returns None if the ConfigMap cannot be written.
         """
@@ -359,7 +359,7 @@ class _Planner:
         return self._build_write(reason, target, content, self.state.bundle_configmap)
 
     def _build_configmap_data(self) -> dict[str, str]:
-        """Build the desired `data` of the ConfigMap from the bundle and the summaries."""
+        """Build the desired `data` of the ConfigMap from the CA bundle and the summaries."""
         state = self.state
         existing = [component_state.build_summary(secret, state.summaries, state.component) for secret in state.secrets]
         status = {summary.secret: summary.as_data() for summary in (*existing, *state.missing_servers)}
@@ -371,7 +371,7 @@ class _Planner:
     ) -> Write:
         """Build the write that patches the Secret or ConfigMap `existing`, or creates it if `existing` is None.
 
-        The patch fails if another client changed the object since it was read.
+        A patch fails if another client has changed the object since it was read.
         """
         kind, name = target
         build_path = objects.build_secrets_path if kind == "Secret" else objects.build_configmaps_path

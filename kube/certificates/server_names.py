@@ -12,21 +12,21 @@ DNS_NAME_PATTERN = re.compile(rf"(\*\.)?{_DNS_LABEL}(\.{_DNS_LABEL})*", re.IGNOR
 
 
 def normalize_name(name: str) -> str:
-    """Return the normalized DNS name or IP address of a server, "" for any other text.
+    """Return the normalized DNS name or IP address of a server; "" for any other text.
 
-    An IP address gets the notation in which Python returns the addresses in a certificate. In a different notation, a
-    requested address would never equal the address in the certificate.
+    An IP address gets the notation in which Python returns a certificate's addresses. In a different notation, a
+    requested address would never equal the certificate's address.
     """
     try:
         address = ip_address(name)
     except ValueError:
         name = name.removesuffix(".")
         return name if len(name) <= MAX_DNS_NAME_CHARACTERS and DNS_NAME_PATTERN.fullmatch(name) else ""
-    return "" if "%" in name else str(address)  # an IPv6 zone has a meaning on one host only
+    return "" if "%" in name else str(address)  # an IPv6 zone is valid only on one host
 
 
 def select_usable_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names that a certificate can contain, normalized and without duplicates."""
+    """Return the normalized names that a certificate can contain, without duplicates."""
     return tuple(dict.fromkeys(found for name in names if (found := normalize_name(name.strip()))))
 
 

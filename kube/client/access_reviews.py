@@ -1,4 +1,4 @@
-"""Asks the API server who a caller is and what the caller may do, before acting on the caller's behalf."""
+"""Asks the API server for a caller's user name and permissions, before acting on the caller's behalf."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AUTHORIZATION_API_VERSION, AUTHENTICATION_API_VERSION = "authorization.k8s.io/v1
 
 @dataclass(frozen=True)
 class Permission:
-    """One verb on one cluster-scoped resource; `group` is "" for the core group, `name` is "" for every object."""
+    """One verb on a cluster-scoped resource; `group` is "" for the core group, and `name` is "" for every object."""
 
     verb: str
     resource: str
@@ -23,13 +23,13 @@ class Permission:
     name: str = ""
 
     def build_resource_attributes(self) -> Object:
-        """Return the permission as `resourceAttributes` of a review."""
+        """Return the permission as the `resourceAttributes` of an access review."""
         fields = {"verb": self.verb, "resource": self.resource, "group": self.group}
         return {**fields, "name": self.name} if self.name else fields
 
 
 async def is_allowed(api: Api, permission: Permission, user: str = "", groups: Sequence[str] = ()) -> bool:
-    """Return whether `user` has the permission, or, if `user` is empty, whether the client's own user has it."""
+    """Return whether `user` has the permission; if `user` is empty, whether the client's own user has it."""
     kind = "SubjectAccessReview" if user else "SelfSubjectAccessReview"
     spec: Object = {"resourceAttributes": permission.build_resource_attributes()}
     spec |= {"user": user, "groups": list(groups)} if user else {}
@@ -46,7 +46,7 @@ async def whoami(api: Api) -> str:
 
 
 def build_forbidden_error(user: str, permission: Permission) -> Denied:
-    """Build the error that the API server itself would return for the denied request."""
+    """Build the error that the API server itself would return for a request without this permission."""
     group = f'API group "{permission.group}"'
     return Denied(
         403,

@@ -1,4 +1,4 @@
-"""Asynchronous API client: HTTP verbs on paths, plain dicts as input and output, five error classes.
+"""Asynchronous API client: sends HTTP requests, with plain dicts as bodies, and raises five classes of errors.
 
 The event sources and the CLI use it directly; the functions use it through `sync_client.SyncClient`.
 """
@@ -35,18 +35,18 @@ from kube.paths import Object
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
-"""Content type of a patch that merges lists by key, such as conditions by type; only for Kubernetes' own kinds."""
+"""Content type of a patch that merges lists by key, such as conditions by type; only for built-in kinds."""
 JSON = "application/json"
 METADATA_ONLY = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-"""Accept header for a list without spec and status of its items (API concepts, "metadata-only fetches")."""
+"""`Accept` header for a list of the items' metadata only (Kubernetes API concepts, "metadata-only fetches")."""
 APPLY_PATCH = "application/apply-patch+yaml"
 WATCH_TIMEOUT_SECONDS = 300
-"""The API server ends a watch after this time; `list_watch` then resumes with a new watch."""
+"""Time after which the API server ends a watch; `list_watch` then resumes with a new watch."""
 SOCKET_READ_TIMEOUT_SECONDS = 150.0
 """Read timeout: a watch receives a bookmark about every minute, so a longer silence means a dead connection."""
 IMPERSONATE_USER, IMPERSONATE_GROUP = "Impersonate-User", "Impersonate-Group"
 MAX_CONNECTIONS = 100
-"""Maximum number of connections: each eviction takes about 0.1 s in the API server, so many must run concurrently."""
+"""Maximum number of connections; an eviction takes about 0.1 s in the API server, so many must run concurrently."""
 SERVER_SETTINGS = (
     *("host", "verify_ssl", "ssl_ca_cert", "ca_cert_data", "disable_strict_ssl_verification"),
     *("assert_hostname", "tls_server_name", "proxy", "proxy_headers"),
@@ -55,10 +55,10 @@ SERVER_SETTINGS = (
 
 
 class Api:
-    """Client of one API server on one event loop, with a connection pool; close it with `await api.close()`.
+    """Client of one API server, for one event loop, with a connection pool; close it with `await api.close()`.
 
-    At most `max_connections` are open at the same time; 0 means no limit. At the limit, requests wait for a free
-    connection within their timeout, and watches wait without a timeout.
+    At most `max_connections` are open at the same time; 0 means no limit. At the limit, a request waits for a free
+    connection until its timeout, and a watch waits without a timeout.
     """
 
     def __init__(self, configuration: Configuration, max_connections: int = MAX_CONNECTIONS) -> None:
@@ -81,12 +81,12 @@ class Api:
         *,
         max_connections: int = MAX_CONNECTIONS,
     ) -> Api:
-        """Return a client for a kubeconfig, or for the pod's ServiceAccount inside a cluster.
+        """Create a client for a kubeconfig, or for the pod's ServiceAccount inside a cluster.
 
         The kubeconfig is `kubeconfig`, else `$KUBECONFIG`, else the default file. As with kubectl, the ServiceAccount
         is used only if the caller names neither a file nor a context and the default file does not exist. With
-        `as_user`, the client impersonates that user and `as_groups`, which the credentials must permit. Raises
-        `Unavailable` with the remedy if no configuration is usable.
+        `as_user`, the client impersonates that user and the groups `as_groups`, which the credentials must permit.
+        Raises `Unavailable` with the remedy if no configuration is usable.
         """
         configuration = Configuration()
         chosen_path = kubeconfig or os.environ.get("KUBECONFIG")
@@ -109,9 +109,9 @@ class Api:
         return api.with_impersonation(as_user, as_groups) if as_user else api
 
     async def create_anonymous(self) -> Api:
-        """Return a client of the same server with separate connections and without certificate, token or cookies.
+        """Create a client of the same server with its own connections and without certificate, token or cookies.
 
-        `with_token` needs such a client: the API server would prefer a client certificate to the token.
+        Use it with `with_token`, because the API server prefers a client certificate to a token.
         """
         configuration = Configuration()
         for name in SERVER_SETTINGS:
@@ -124,7 +124,7 @@ class Api:
         return anonymous
 
     def with_token(self, token: str) -> Api:
-        """Return a client on the same connections that authenticates with `token`; only the original can close them."""
+        """Return a client on the same connections that authenticates with `token`; only the original closes them."""
         other = copy.copy(self)
         other._authorization = f"Bearer {token}"
         return other
@@ -141,7 +141,7 @@ class Api:
     def with_impersonation(self, user: str, groups: Sequence[str] = ()) -> Api:
         """Return a client on the same connections that impersonates a user and groups in every request.
 
-        The API server denies such requests unless the owner of the credentials may impersonate them.
+        The API server denies such requests unless the credentials' user may impersonate them.
         """
         other = copy.copy(self)
         headers = ((IMPERSONATE_USER, user), *((IMPERSONATE_GROUP, group) for group in groups))
@@ -149,26 +149,26 @@ class Api:
         return other
 
     def with_header(self, name: str, value: str) -> Api:
-        """Return a client on the same connections that adds a header to every request, for a server behind a proxy."""
+        """Return a client on the same connections that adds a header to every request, for a reverse proxy."""
         other = copy.copy(self)
         other._extra_headers = CIMultiDict(self._extra_headers)
         other._extra_headers[name] = value
         return other
 
     async def close(self) -> None:
-        """Close all connections, including those that are currently opening or closing."""
+        """Close all connections, including those that are still opening or closing."""
         await self._rest_client.close()
 
     @property
     def is_dry_run(self) -> bool:
-        """Return whether the API server discards all writes of this client."""
+        """Return whether this client's writes are dry runs, which the API server validates but does not store."""
         return self._dry_run
 
     def with_dry_run(self) -> Api:
-        """Return a client on the same connections whose writes the API server only validates."""
-        view = copy.copy(self)
-        view._dry_run = True
-        return view
+        """Return a client on the same connections whose writes are dry runs: validated but not stored."""
+        other = copy.copy(self)
+        other._dry_run = True
+        return other
 
     async def request(
         self,
@@ -183,14 +183,14 @@ class Api:
     ) -> Object:
         """Send one request, and return the decoded response. Raises `ApiError`.
 
-        `path` starts with /api or /apis.
+        `path` must start with /api or /apis.
         """
         if self._dry_run and method != "GET":
             query, body = _add_dry_run(method, query, body)
         return decode_response(await self._request_raw(method, path, query, body, content_type, accept), decoder)
 
     async def get_raw(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
-        """Return the response body at `path` undecoded, for example a log. Raises the same errors as `request`."""
+        """Return the undecoded response body at `path`, for example a log. Raises the same errors as `request`."""
         return await self._request_raw("GET", path, query, None, JSON)
 
     async def _request_raw(
@@ -213,7 +213,7 @@ class Api:
         return raw
 
     async def get(self, path: str) -> Object:
-        """Return the newest state of the object at `path`, not a state from the API server's cache."""
+        """Return the latest state of the object at `path`, never a state from the API server's cache."""
         return await self.request("GET", path)
 
     async def list(
@@ -228,16 +228,17 @@ class Api:
         accept: str = JSON,
         decoder: msgspec.json.Decoder[Any] = ANY_DECODER,
     ) -> Object:
-        """Return the list at `path`, narrowed by field and label selectors.
+        """Return the list at `path`, filtered by field and label selectors.
 
-        `accept=METADATA_ONLY` returns only the items' metadata, and a typed `decoder` only the fields of its type.
+        With `accept=METADATA_ONLY`, the items contain only metadata; with a typed `decoder`, only the fields of its
+        type.
 
-        `resource_version` None asks for the newest state, for which an idle API server waits up to 0.1 s. Version "0"
-        accepts any state of the server's cache. Another version accepts the cache if it is at least that new (API
-        concepts, "resourceVersion in list requests").
+        `resource_version=None` requests the latest state, for which an idle API server may wait up to 0.1 s. "0"
+        accepts any state in the server's cache. Another version accepts the cache if it is at least that new
+        (Kubernetes API concepts, "resourceVersion in list requests").
 
         With `limit`, the result is a page of at most that many items. The `continue_token` of the next page is this
-        page's `metadata.continue`, and all pages show the same state as the first. `paging` reads all pages.
+        page's `metadata.continue`, and all pages show the same state as the first. The `paging` module reads all pages.
         """
         query = {
             "fieldSelector": field_selector,
@@ -252,7 +253,7 @@ class Api:
         return await self.request("GET", path, query=parameters, accept=accept, decoder=decoder)
 
     async def create(self, path: str, body: Object) -> Object:
-        """Send `body` as a POST to the collection or subresource at `path`."""
+        """Send `body` in a POST request to the collection or subresource at `path`."""
         return await self.request("POST", path, body=body)
 
     async def patch(self, path: str, body: Any, content_type: str = MERGE_PATCH) -> Object:
@@ -264,8 +265,8 @@ class Api:
     ) -> Object:
         """Delete the object at `path` if it has this `uid`; otherwise raise `Conflict`.
 
-        With `resource_version`, also raise `Conflict` if the object has changed since. `options` are additional fields
-        of `DeleteOptions`.
+        With `resource_version`, also raise `Conflict` if the object has a different version. `options` are additional
+        fields of `DeleteOptions`.
         """
         preconditions = {"uid": uid, **({"resourceVersion": resource_version} if resource_version else {})}
         return await self.request("DELETE", path, body={"preconditions": preconditions, **(options or {})})
@@ -273,10 +274,10 @@ class Api:
     async def watch(
         self, path: str, *, resource_version: str, field_selector: str = "", label_selector: str = ""
     ) -> AsyncIterator[tuple[str, Object]]:
-        """Yield changes after `resource_version` until the watch ends.
+        """Yield the changes since `resource_version` until the watch ends.
 
         A change is a pair of its type (ADDED, MODIFIED, DELETED or BOOKMARK) and the object. If `resource_version` is
-        "", the existing objects come first, in their newest state, followed by a bookmark that marks their end. Raises
+        "", the existing objects come first, in their latest state, followed by a bookmark that marks their end. Raises
         `NotFound` (410) if `resource_version` is too old, and `Unavailable` if the connection breaks.
         """
         query = {
@@ -291,7 +292,7 @@ class Api:
         parameters = {key: value for key, value in query.items() if value}
         try:
             response = await self._send("GET", path, parameters, None, JSON, None)
-            with abort_on_exit(response.response):  # free the connection when the caller stops watching
+            with abort_on_exit(response.response):  # releases the connection if the caller stops watching early
                 if response.status >= 400:
                     raise build_api_error(response.status, decode_response(await response.read()))
                 async for line in iterate_lines(response.response):
@@ -327,16 +328,16 @@ class Api:
 
 
 def _add_dry_run(method: str, query: Mapping[str, str] | None, body: Any) -> tuple[Mapping[str, str], Any]:
-    """Return the query and body of a dry-run write.
+    """Return the query and the body of a write that the API server must only validate.
 
-    For a DELETE with a body, the API server reads its options only from the body.
+    The API server ignores the query of a DELETE that has a body, so the body must contain the option, too.
     """
     options = {**(body or {}), "dryRun": ["All"]} if method == "DELETE" else body
     return {**(query or {}), "dryRun": "All"}, options
 
 
 async def get_or_none(request: Any) -> Object | None:
-    """Return the result of an awaitable request, or None if it raises `NotFound`."""
+    """Await a request; return its result, or None if it raises `NotFound`."""
     try:
         result: Object = await request
     except NotFound:
@@ -345,11 +346,10 @@ async def get_or_none(request: Any) -> Object | None:
 
 
 async def gather_all(*awaitables: Awaitable[Any]) -> list[Any]:
-    """Await several calls concurrently, and return their results in order.
+    """Await several requests concurrently, and return their results in order.
 
-    The function raises the first error only after all calls have ended. `asyncio.gather` would raise it immediately and
-    let the other calls, possibly writes, run without an awaiting caller. If the event loop then ended, their
-    connections would leak.
+    The first error is raised only after all requests have ended. `asyncio.gather` would raise it immediately and let
+    the other requests, possibly writes, run unawaited. If the event loop then ended, their connections would leak.
     """
     results = await asyncio.gather(*awaitables, return_exceptions=True)
     for result in results:

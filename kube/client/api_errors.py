@@ -1,13 +1,13 @@
-"""The five errors for failed requests to the API server, which `api` raises.
+"""The five classes of errors that `api` raises for failed requests to the API server.
 
 ApiError
 ├── NotFound      404, 410: The object, or its kind, does not exist.
-├── Conflict      409, or a JSON patch whose `test` failed: Read again, then decide again.
-├── Denied        401, 403: The account lacks a permission. The message names verb and resource.
-├── Rejected      any other 4xx: The request itself is wrong.
+├── Conflict      409, or a JSON patch whose `test` failed: Read the object again, then decide again.
+├── Denied        401, 403: The client's user lacks a permission. The message names the verb and the resource.
+├── Rejected      any other 4xx: The request itself is invalid.
 └── Unavailable   429, 5xx and broken connections: A retry of the same request may succeed.
 
-An admission webhook can deny a request with any status: its 404, 409 or 422 does not describe the object.
+An admission webhook can deny a request with any status: a webhook's 404, 409 or 422 does not describe the object.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from collections.abc import Mapping
 from typing import Any
 
 WEBHOOK_MESSAGE_PREFIX = "admission webhook"
-"""Prefix of the messages with which admission webhooks deny a request; the HTTP status of a denial varies."""
+"""Prefix of the API server's message if an admission webhook denied the request; the HTTP status varies."""
 
 
 class ApiError(Exception):
-    """A response other than success, or a missing response.
+    """An error response of the API server, or a missing response.
 
     Attributes:
         status: The HTTP status, or 0 if there was no response.
-        message: The API server's message, suitable for `status.lastError`.
+        message: The API server's message, suitable for a NodeMaintenance's `status.lastError`.
         body: The `Status` object of the response, or `{}` if it had none.
     """
 
@@ -36,29 +36,29 @@ class ApiError(Exception):
 
 
 class NotFound(ApiError):
-    """A 404 or 410 that the API server itself returned."""
+    """Error for a 404 or 410 response of the API server itself."""
 
 
 class Conflict(ApiError):
-    """A 409 that the API server itself returned, or a JSON patch whose `test` failed."""
+    """Error for a 409 response of the API server itself, or for a JSON patch whose `test` failed."""
 
 
 class Denied(ApiError):
-    """A 401 or 403 response."""
+    """Error for a 401 or 403 response."""
 
 
 class Rejected(ApiError):
-    """Any other 4xx response, or a 404, 409, 410 or 422 from an admission webhook."""
+    """Error for any other 4xx response, or for a 404, 409, 410 or 422 response of an admission webhook."""
 
 
 class Unavailable(ApiError):
-    """A 429 or 5xx response, or no response."""
+    """Error for a 429 or 5xx response, or for a missing response."""
 
 
 def build_api_error(status: int, body: Mapping[str, Any], *, is_json_patch: bool = False) -> ApiError:
-    """Return the error for an HTTP status and the decoded body, usually a `Status` object.
+    """Build the error for an HTTP status and the decoded body, usually a `Status` object.
 
-    A JSON patch whose `test` fails returns 422 without causes, whereas an invalid value returns 422 with causes. The
+    For a JSON patch, a failed `test` returns 422 without causes, whereas an invalid value returns 422 with causes. The
     former counts as a conflict (NMO-4).
     """
     message = str(body.get("message") or f"the API server responded with status {status}")
@@ -76,7 +76,7 @@ def build_api_error(status: int, body: Mapping[str, Any], *, is_json_patch: bool
 
 
 def is_webhook_refusal(message: str) -> bool:
-    """Return whether an admission webhook denied the request.
+    """Return whether the message of an error response is an admission webhook's denial.
 
     The HTTP status of such a denial, for example 404 or 409, does not describe the object.
     """

@@ -2,8 +2,8 @@
 
 The configuration comes from a kubeconfig or the pod's ServiceAccount. No connection outlives its event loop.
 
-The module imports only the parts of `kubernetes` that it uses. The other parts (the synchronous client, the typed
-models and the five libraries that they need) would take two thirds of a function's startup time.
+The module imports only those parts of `kubernetes` that it uses. The other parts (the synchronous client, the typed
+models and their five dependencies) would take two thirds of a function's startup time.
 """
 
 from __future__ import annotations
@@ -45,41 +45,41 @@ __all__ = [
 ]
 
 CLOSE_TIMEOUT_SECONDS = 1.0
-"""Maximum seconds to wait until TLS connections are closed, which takes a round trip if the server responds."""
+"""Maximum seconds to wait for the closing of TLS connections; it takes one round trip if the server responds."""
 CLOSE_POLL_SECONDS = 0.001
 KEEPALIVE_SECONDS = 60.0
-"""Seconds for which an idle connection is kept; aiohttp's default is 15.
+"""Seconds after which an idle connection is closed; aiohttp's default is 15.
 
-The time must be shorter than the API server's 90 s, so that no request uses a connection that the server is closing. A
-TLS handshake is more work for both sides than a request.
+The value is below the API server's 90 s, so that no request uses a connection that the server is closing. It is above
+the default because a TLS handshake costs client and server more than a request.
 """
 sslproto.SSLProtocol.max_size = 32 * 1024
-"""Read buffer per TLS connection in bytes; a TLS record has at most 16 KiB.
+"""Size of the read buffer of a TLS connection, in bytes; a TLS record has at most 16 KiB.
 
-The default is eight times as large, which is 25 MiB for a hundred connections.
+asyncio's default is eight times as large, which would be 25 MiB for a hundred connections.
 """
 
 
 class ContextNotFound(ConfigException):
-    """The kubeconfig has no context with the requested name; the message contains the remedy."""
+    """Error for a kubeconfig without the requested context; its message contains the remedy."""
 
 
 class Configuration(LibraryConfiguration):
-    """The address, TLS settings and credentials with which to reach an API server.
+    """The address, TLS settings and credentials for an API server.
 
     Attributes:
-        client_pem: The client certificate and its key, or b"" if there is none. A credential plugin's `cert_file` takes
-            precedence.
+        client_pem: The client certificate and its key in PEM format, b"" if there is none. The `cert_file` of a
+            credential plugin takes precedence.
     """
 
     client_pem = b""
 
 
 class RestClient(RESTClientObject):
-    """The library's HTTP client, extended to track each of its sockets until it is closed.
+    """The library's HTTP client, extended to track each of its sockets until the socket is closed.
 
-    A request that is cancelled between its TLS handshake and its first byte leaves a connection that no pool tracks and
-    that is still closing. A command's event loop could end before that connection is closed.
+    A request that is cancelled between its TLS handshake and its first byte leaves a closing connection that no pool
+    tracks. Without this class, a command's event loop could end before that connection is closed.
     """
 
     def __init__(self, configuration: Configuration) -> None:
@@ -93,7 +93,7 @@ class RestClient(RESTClientObject):
         self._unverified_client: RestClient | None = None
 
     def get_unverified_client(self) -> RestClient:
-        """Return a client of the same server that does not verify its certificate; `close` closes both clients."""
+        """Return a client of the same server that skips certificate verification; `close` closes both clients."""
         if self._unverified_client is None:
             settings = copy.copy(self.configuration)
             settings.verify_ssl = False
@@ -126,20 +126,20 @@ class RestClient(RESTClientObject):
 
     @property
     def has_open_sockets(self) -> bool:
-        """Return whether any socket is open."""
+        """Return whether any of the client's sockets is still open."""
         return any(tracked_socket.fileno() >= 0 for tracked_socket in self._sockets)
 
 
 async def load_kube_config(configuration: Configuration, file: str, context: str | None) -> None:
-    """Fill `configuration` with the settings of `context` in `file` (None: the current context).
+    """Fill `configuration` with the settings of `context` in `file`; None means the current context.
 
-    This function keeps the file's certificates and keys in memory. The library would write each to a temporary file,
-    which remains if a signal ends the process. Raises `ContextNotFound`, or `ConfigException` if the file is not a
-    kubeconfig or refers to missing files.
+    Certificates and keys stay in memory. The library would write each to a temporary file, which remains if a signal
+    ends the process. Raises `ContextNotFound`, or `ConfigException` if the file is not a kubeconfig or refers to
+    missing files.
     """
     from yaml import YAMLError
 
-    # The library raises these errors for a malformed kubeconfig, because it does not validate the content first.
+    # The library does not validate a kubeconfig, so a malformed one raises these errors.
     parse_errors = (YAMLError, ValueError, KeyError, OSError)
     structure_errors = (TypeError, AttributeError)
     try:
@@ -166,8 +166,8 @@ async def load_kube_config(configuration: Configuration, file: str, context: str
 def _pop_pem(cluster_or_user: Any, name: str) -> bytes:
     """Remove a certificate or key from a kubeconfig's cluster or user, and return it; b"" if there is none.
 
-    Raises `ValueError` if the data is not base64 or contains no PEM: without a CA, the system's CAs would be trusted.
-    Raises `OSError` if a file cannot be read.
+    Raises `ValueError` if the data is not base64 or contains no PEM, because the client would otherwise trust the
+    system's CAs. Raises `OSError` if a file cannot be read.
     """
     data, file = cluster_or_user.value.pop(f"{name}-data", None), cluster_or_user.value.pop(name, None)
     if not (data or file):
@@ -187,7 +187,7 @@ def _resolve_path(kubeconfig: str, file: str) -> Path:
 
 
 def _import_kubeconfig_readers() -> tuple[Any, Any]:
-    """Return the library's kubeconfig classes without importing the typed client, which these classes reference."""
+    """Return the library's kubeconfig classes without importing the typed client to which they refer."""
     vars(library)["ApiClient"] = _create_typed_client
     try:
         from kubernetes.aio.config.kube_config import KubeConfigLoader, KubeConfigMerger
@@ -197,18 +197,18 @@ def _import_kubeconfig_readers() -> tuple[Any, Any]:
 
 
 def _create_typed_client(**settings: Any) -> Any:
-    """Create a typed client; import its module only when needed."""
+    """Create a typed client; its module is imported only when this function is called."""
     from kubernetes.aio.client.api_client import ApiClient
 
     return ApiClient(**settings)
 
 
 def find_proxy(url: str) -> str | None:
-    """Return the proxy for this URL from the environment (`HTTPS_PROXY`, `NO_PROXY`), or None for no proxy.
+    """Return the proxy for this URL from the environment (`HTTPS_PROXY`, `NO_PROXY`), None for no proxy.
 
-    Loopback URLs never use a proxy, whatever `NO_PROXY` contains, as in Go and thus kubectl. The lookup happens once
-    per client. The HTTP client would repeat it for every request, in another thread, which would make up a tenth of the
-    request's resource usage.
+    As in Go and thus kubectl, loopback URLs never use a proxy, whatever `NO_PROXY` contains. The proxy is determined
+    once per client. The HTTP client would determine it for every request, in another thread, which takes a tenth of the
+    request's CPU time.
     """
     parts = urlsplit(url)
     if is_loopback_url(url) or proxy_bypass(parts.netloc.rpartition("@")[2]):

@@ -1,4 +1,4 @@
-"""Time limits for requests to the API server: per request, and for all requests of one caller."""
+"""Time limits for requests to the API server: per request, and for all requests in a block."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from math import inf
 from kube.client.api_errors import Unavailable
 
 REQUEST_TIMEOUT_SECONDS = 10.0
-"""Timeout of a single request: a function responds in about a second, and a hung server is a retryable error."""
+"""Timeout of a single request; after it, a request to a hung server fails with a retryable error."""
 _deadline: ContextVar[float] = ContextVar("deadline", default=inf)
-"""The `time.monotonic()` value at which all of the caller's requests must have completed."""
+"""The `time.monotonic()` value at which all requests in the enclosing `set_deadline` block must have completed."""
 
 
 @contextmanager
 def set_deadline(seconds: float) -> Iterator[None]:
-    """Limit the total time of the requests in this block, including its threads and tasks.
+    """Limit the total time of the requests in this block, including requests in its threads and tasks.
 
-    A request that has no response within this time raises `Unavailable`, even if the API server executed its write.
+    A request without a response by the deadline raises `Unavailable`, even if the API server executed its write.
     """
     token = _deadline.set(time.monotonic() + seconds)
     try:
@@ -30,7 +30,7 @@ def set_deadline(seconds: float) -> Iterator[None]:
 
 
 def get_seconds_left() -> float:
-    """Return the seconds that the next request may take. Raises `Unavailable` if no time is left."""
+    """Return the timeout of the next request in seconds. Raises `Unavailable` if the deadline has passed."""
     left = _deadline.get() - time.monotonic()
     if left <= 0:
         raise Unavailable(0, "no response from the API server in time")
@@ -38,5 +38,5 @@ def get_seconds_left() -> float:
 
 
 def has_seconds_left(seconds: float) -> bool:
-    """Return whether at least `seconds` remain until the deadline of the enclosing `set_deadline` block."""
+    """Return whether at least `seconds` seconds are left until the deadline of the enclosing `set_deadline` block."""
     return _deadline.get() - time.monotonic() >= seconds

@@ -1,6 +1,7 @@
 """Decodes API server responses: whole bodies, watch streams line by line, and warning headers.
 
-The module uses msgspec: Python's own decoder took half of the functions' CPU time for pod lists in a large drain.
+The module uses msgspec, because Python's `json` took half of the functions' CPU time for the pod lists of a large
+drain.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import aiohttp
 import msgspec
 
 WARNING_PATTERN = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
-"""One warning in a `Warning` header (RFC 7234, 5.5): code, agent, quoted text."""
+"""One warning in a `Warning` header (RFC 7234, section 5.5): its code, its agent and its quoted text."""
 ANY_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _collected_warnings: ContextVar[list[str] | None] = ContextVar("warnings", default=None)
 
 
 @contextmanager
 def collect_warnings() -> Iterator[list[str]]:
-    """Collect the API server's distinct warnings about the requests in this block."""
+    """Collect the distinct warnings in the API server's responses to the requests in this block."""
     collected: list[str] = []
     token = _collected_warnings.set(collected)
     try:
@@ -32,7 +33,7 @@ def collect_warnings() -> Iterator[list[str]]:
 
 
 def record_warnings(headers: Iterable[str]) -> None:
-    """Add the warnings in these headers to the list of the enclosing `collect_warnings` block, if any."""
+    """Add the warnings in these `Warning` headers to the enclosing `collect_warnings` block, if there is one."""
     collected = _collected_warnings.get()
     if collected is None:
         return
@@ -45,7 +46,7 @@ def record_warnings(headers: Iterable[str]) -> None:
 def abort_on_exit(response: aiohttp.ClientResponse) -> Iterator[None]:
     """Close the response at the end of the block, and abort its connection if it is still in use.
 
-    A TLS shutdown could outlive a short command.
+    A graceful TLS shutdown could take longer than a short-lived command.
     """
     try:
         yield
@@ -56,9 +57,9 @@ def abort_on_exit(response: aiohttp.ClientResponse) -> Iterator[None]:
 
 
 async def iterate_lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Yield the lines of a response, whatever their length.
+    """Yield the lines of a response, regardless of their length.
 
-    The line reader of aiohttp rejects lines longer than its buffer, and a Node object can be longer.
+    aiohttp's line reader rejects lines longer than its buffer, and a Node object can be longer.
     """
     partial_line = b""
     async for chunk in response.content.iter_any():
@@ -68,10 +69,10 @@ async def iterate_lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes
 
 
 def decode_response(raw: bytes, decoder: msgspec.json.Decoder[Any] = ANY_DECODER) -> dict[str, Any]:
-    """Decode a JSON object; for any other content, return a dict with the text as its `message`, as in a `Status`.
+    """Decode a JSON object; return any other content as the `message` of a dict, as in a `Status` object.
 
-    A typed decoder omits the fields that its type does not have. If the response does not match the type, all of its
-    fields are decoded.
+    A typed decoder omits the fields that its type does not have. If the response does not match the type, the function
+    decodes it without the type.
     """
     try:
         decoded = decoder.decode(raw or b"{}")

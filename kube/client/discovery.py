@@ -1,4 +1,4 @@
-"""Discovers which kinds the API server serves, under which paths, and whether KubeVirt is installed."""
+"""Discovers the API path of a kind, and whether KubeVirt is installed."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from kube.client.paging import list_or_empty
 from kube.paths import Object
 
 KUBEVIRTS_PATH = "/apis/kubevirt.io/v1/kubevirts"
-"""API path of the objects of kind KubeVirt; such an object exists only if KubeVirt itself is installed."""
+"""API path of the KubeVirt objects; such an object exists only if KubeVirt is installed."""
 
 
 @dataclass(frozen=True)
 class ApiResource:
-    """A kind that the API server serves, with its path."""
+    """A kind that the API server serves, with the parts of its API path."""
 
     api_version: str
     plural: str
     namespaced: bool
 
     def build_path(self, namespace: str = "") -> str:
-        """Return the path of the collection, limited to `namespace` if the kind is namespaced."""
-        inside = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
-        return f"{build_group_path(self.api_version)}{inside}/{self.plural}"
+        """Return the path of the collection, limited to `namespace` if that is set and the kind is namespaced."""
+        namespace_segment = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        return f"{build_group_path(self.api_version)}{namespace_segment}/{self.plural}"
 
 
 def build_group_path(api_version: str) -> str:
-    """Return the path of a group and version; the core group has a different prefix."""
+    """Return the API path of a group and version; the core group's path has a different prefix."""
     return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
 
 
 async def discover_resource(api: Api, api_version: str, kind: str) -> ApiResource:
-    """Return the resource under which the API server serves `kind`. Raises `NotFound` if it does not serve `kind`."""
+    """Return the API resource of `kind`. Raises `NotFound` if the API server does not serve that kind."""
     resource_list = await api.get(build_group_path(api_version))
     for resource in resource_list.get("resources") or []:
         if resource["kind"] == kind and "/" not in resource["name"]:
@@ -42,9 +42,9 @@ async def discover_resource(api: Api, api_version: str, kind: str) -> ApiResourc
 
 
 async def list_kubevirts(api: Api) -> list[Object]:
-    """Return the KubeVirt objects, of which there is at most one.
+    """Return the KubeVirt objects; a cluster has at most one.
 
-    If there is one, KubeVirt's own controllers migrate and protect VMIs, and label nodes (DRN-10).
+    If there is one, KubeVirt itself migrates VMIs, protects them with PodDisruptionBudgets, and labels nodes (DRN-10).
     """
     return await list_or_empty(api, KUBEVIRTS_PATH)
 

@@ -9,14 +9,14 @@ from types import ModuleType
 from typing import Any
 
 LOAD_LOCK = threading.RLock()
-"""Lock that lets only one package load at a time; concurrent accesses wait and then find the loaded name."""
+"""Lock that allows only one package to load at a time, so that concurrent accesses find it completely loaded."""
 
 
 def defer_import(package: str) -> None:
-    """Register `package` as imported without running its code, so that its submodules can be imported alone.
+    """Register `package` as imported without running its `__init__`, so that its submodules can be imported alone.
 
-    The code runs on the first access to a missing attribute (PEP 562), so that every name is available. A package that
-    is already imported is left unchanged. Raises `ModuleNotFoundError` if the package is not installed.
+    Its `__init__` runs on the first access to a missing attribute (PEP 562). A package that is already imported is not
+    changed. Raises `ModuleNotFoundError` if the package is not installed.
     """
     if package in sys.modules:
         return
@@ -32,20 +32,20 @@ def defer_import(package: str) -> None:
 
 
 class _LazyLoader:
-    """The `__getattr__` of a module whose code has not run yet."""
+    """The `__getattr__` function of a lazily imported package."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module, self._is_loaded = module, False
 
     def __call__(self, name: str) -> Any:
-        """Run the module's code once, and return its attribute `name`.
+        """Run the package's code once, and return its attribute `name`.
 
-        Raises `AttributeError` if the module has no such attribute.
+        Raises `AttributeError` if the package has no such attribute.
         """
         module, spec = self._module, self._module.__spec__
         with LOAD_LOCK:
             if not self._is_loaded and spec and spec.loader:
-                self._is_loaded = True  # `exec_module` may access the module again
+                self._is_loaded = True  # set first, because `exec_module` may access the module's attributes
                 try:
                     spec.loader.exec_module(module)
                 except BaseException:

@@ -1,4 +1,4 @@
-"""Lists and watches a collection, and reconnects as needed; for the event sources and the CLI."""
+"""Lists and watches a collection, and retries after failures; used by the event sources and the CLI."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from kube.paths import Object
 from kube.trimming import keep_whole
 
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.05, 2.0
-"""First and longest backoff in seconds between attempts to connect; the backoff doubles after each attempt."""
+"""First and longest delay in seconds between attempts to connect; the delay doubles after each attempt."""
 MAX_REFUSED_BACKOFF_SECONDS = 30.0
-"""Longest backoff in seconds after an error response, for a stream with an observer.
+"""Longest delay in seconds after an error response, for a stream with an observer.
 
-More frequent attempts would only add load.
+More frequent retries would only add load.
 """
 MAX_REMEMBERED_MESSAGES = 8
-"""Number of recent distinct error messages that are remembered, so that each is logged once."""
+"""Number of recent distinct error messages of a stream to remember, so that each is logged once."""
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
-"""Annotation of the bookmark after the initial objects of a watch (API concepts, "streaming lists")."""
+"""Annotation of the bookmark after a watch's initial objects (Kubernetes API concepts, "streaming lists")."""
 log = logging.getLogger(__name__)
 
 ChangeType = Literal["ADDED", "MODIFIED", "DELETED", "SYNCED"]
@@ -39,10 +39,10 @@ WatchStream = AsyncGenerator[tuple[str, Object], None]
 
 @dataclass(frozen=True)
 class Change:
-    """A change of one object, or SYNCED.
+    """A change of one object, or the end of the initial objects (SYNCED).
 
-    A DELETED object has its last state, with the resourceVersion of its deletion. SYNCED comes once, after the initial
-    objects; its object contains only `metadata.resourceVersion`, the version of the list.
+    A DELETED object is in its last state, with the resourceVersion of its deletion. SYNCED comes once, after the
+    initial objects; its object contains only `metadata.resourceVersion`, the version of the list.
     """
 
     change_type: ChangeType
@@ -50,10 +50,10 @@ class Change:
 
 
 class StreamObserver:
-    """Receives notifications about the state of a stream. Subclasses override the methods that they need."""
+    """Handles the lists, watches and failures of a stream; subclasses override the methods that they need."""
 
     def on_listed(self) -> None:
-        """Handle a completed list, after the consumer has received all changes from the list."""
+        """Handle a completed list, after the consumer has received all changes in it."""
 
     def on_watch_opened(self) -> None:
         """Handle the start of a watch."""
@@ -62,7 +62,7 @@ class StreamObserver:
         """Handle the end of a watch."""
 
     def on_failed(self, error: ApiError) -> None:
-        """Handle a failed list or watch, which will be retried."""
+        """Handle a failed list or watch, which the stream will retry."""
 
 
 async def follow(
@@ -76,18 +76,18 @@ async def follow(
     transform: Callable[[Object], Object] = keep_whole,
     observer: StreamObserver | None = None,
 ) -> AsyncGenerator[Change, None]:
-    """Yield the changes of the collection at `path`, narrowed by field and label selectors.
+    """Yield the changes of the collection at `path`, filtered by field and label selectors.
 
     First come the existing objects as ADDED (unless `emit_initial=False`), then SYNCED, then all later changes. A
-    broken watch resumes where it broke. If the API server no longer has that version (410), the collection is listed
-    again and compared.
+    broken watch resumes after the last received change. If the API server no longer has that version (410), the
+    collection is listed again and compared with the known objects.
 
-    With `use_streaming_list`, the watch also delivers the existing objects if the API server supports that (KEP-3157),
-    which saves a request. Only what `transform` returns of each object is stored and yielded; it must contain at least
-    uid and resourceVersion.
+    With `use_streaming_list`, the existing objects come from the watch itself if the API server supports that
+    (KEP-3157), which saves a request. `transform` reduces each object before it is stored and yielded; it must keep at
+    least uid and resourceVersion.
 
-    Raises `NotFound` if the collection does not exist, or no longer exists. Without an `observer`, also raises the
-    other errors of a list except `Unavailable`. With an `observer`, reports these to it and retries.
+    Raises `NotFound` if the collection does not exist or no longer exists. Without an `observer`, raises a list's other
+    errors, too, except `Unavailable`. With an `observer`, reports these errors to the observer and retries.
 
     The caller must close the generator (`contextlib.aclosing`), otherwise its watch stays open.
     """
@@ -112,7 +112,7 @@ async def follow(
 class _Follower:
     """State of one stream: the objects that it has yielded, and their resourceVersion ("" before SYNCED).
 
-    `needs_relist` means that only a list can provide the missing changes.
+    `needs_relist` is true if a watch cannot provide the missing changes, so that the collection must be listed.
     """
 
     def __init__(
@@ -128,10 +128,10 @@ class _Follower:
         self._cache, self._resource_version = _ObjectCache(transform), ""
 
     async def list_changes(self) -> AsyncGenerator[Change, None]:
-        """Yield the changes between the objects yielded so far and a new list; yield SYNCED after the first list.
+        """Yield the differences between the objects yielded so far and a new list; yield SYNCED after the first list.
 
-        The list is retried while the API server is unavailable, and with an observer also if the API server rejects
-        the request.
+        The list is retried while the API server is unavailable. If there is an observer, it is also retried after other
+        errors except `NotFound`.
         """
         list_result = await self._list_with_retries()
         for change in self._cache.diff_list(list_result):
@@ -142,7 +142,7 @@ class _Follower:
             yield _build_synced(self._resource_version)
 
     async def watch_changes(self) -> AsyncGenerator[Change, None]:
-        """Yield the changes of one watch until it ends; in a new stream, yield the existing objects first."""
+        """Yield the changes of one watch until it ends; a new stream yields the existing objects first."""
         self.needs_relist = False
         try:
             watch = self._api.watch(self._path, resource_version=self._resource_version, **self._selectors)
@@ -157,7 +157,7 @@ class _Follower:
                     if is_initial_end:
                         self.retry_state.observer.on_listed()
                         yield _build_synced(self._resource_version)
-        except (NotFound, Rejected) as error:  # the version is too old, or the server rejects the query
+        except (NotFound, Rejected) as error:  # the version is too old, or the server does not support the query
             if self._resource_version and not isinstance(error, NotFound):
                 self.retry_state.record_failure(error)
             self.needs_relist = True
@@ -190,9 +190,9 @@ def _is_initial_events_end(event_type: str, changed_object: Object) -> bool:
 
 
 async def merge_streams(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[tuple[int, Change], None]:
-    """Yield the changes of all streams as they arrive, each with its stream's index; re-raise a stream's error.
+    """Yield the changes of all streams as they arrive, each with its stream's index; re-raise the first error.
 
-    When this generator ends, it closes the streams.
+    At its end, this generator closes the streams.
     """
     pending = {asyncio.ensure_future(anext(stream)): number for number, stream in enumerate(streams)}
     try:
@@ -208,11 +208,11 @@ async def merge_streams(*streams: AsyncGenerator[Change, None]) -> AsyncGenerato
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
         for stream in streams:
-            await stream.aclose()  # cancelling does not reach a stream whose next change is ready
+            await stream.aclose()  # needed because cancelling does not stop a stream whose next change is ready
 
 
 class _RetryState:
-    """Backoff and logging of one stream's failures; each message is logged once until the next success."""
+    """Backoff and logging of one stream's failures; each distinct message is logged once until the next success."""
 
     def __init__(self, path: str, observer: StreamObserver | None) -> None:
         self.is_observed, self.observer = observer is not None, observer or StreamObserver()
@@ -221,14 +221,15 @@ class _RetryState:
         self.record_success()
 
     def record_success(self) -> None:
-        """Reset the backoff and the logged messages after a success."""
+        """Reset the backoff and forget the logged messages."""
         self._backoff, self._max_seconds = ExponentialBackoff(MIN_BACKOFF_SECONDS), MAX_BACKOFF_SECONDS
         self._logged_messages.clear()
 
     def record_failure(self, error: ApiError) -> None:
         """Report a failure to the observer and log it.
 
-        The kind of failure determines the longest backoff; a failure of a different kind does not reset the delay.
+        The kind of failure determines the longest delay. A failure of a different kind does not reset the current
+        delay.
         """
         self.observer.on_failed(error)
         self._max_seconds = MAX_REFUSED_BACKOFF_SECONDS if self.is_observed and error.status else MAX_BACKOFF_SECONDS
@@ -237,12 +238,12 @@ class _RetryState:
             log.warning("%s; retrying the list or watch of %s", error.message, self._path)
 
     async def wait_backoff(self) -> None:
-        """Wait before the next attempt."""
+        """Sleep for the current delay before the next attempt."""
         await asyncio.sleep(self._backoff.get_next_delay(self._max_seconds))
 
     @asynccontextmanager
     async def observe_watch(self) -> AsyncIterator[None]:
-        """Notify the observer of the start and end of a watch."""
+        """Notify the observer of the start and the end of a watch."""
         self.observer.on_watch_opened()
         try:
             yield
@@ -251,9 +252,9 @@ class _RetryState:
 
 
 class _ObjectCache:
-    """The objects that the follower has yielded: uid → resourceVersion and compressed object.
+    """The objects that the stream has yielded: a resourceVersion and a compressed object by uid.
 
-    The object is needed to yield a deletion that no watch reported.
+    The object is needed to yield its deletion if no watch reported the deletion.
     """
 
     def __init__(self, transform: Callable[[Object], Object]) -> None:
@@ -261,31 +262,31 @@ class _ObjectCache:
         self._objects: dict[str, tuple[str, bytes]] = {}
 
     def apply_event(self, event_type: str, changed_object: Object) -> Iterator[Change]:
-        """Yield the change for a watch event; yield nothing for a bookmark."""
+        """Yield the change that a watch event describes; yield nothing for a bookmark."""
         if event_type == "DELETED":
             self._objects.pop(_get_uid(changed_object), None)
             yield Change("DELETED", self._transform(changed_object))
         elif event_type in ("ADDED", "MODIFIED"):
-            yield self._store(self._transform(changed_object))
+            yield self._store_object(self._transform(changed_object))
 
     def diff_list(self, list_result: ListResult) -> Iterator[Change]:
-        """Yield the changes between the objects yielded so far and a new list.
+        """Yield the differences between the objects yielded so far and a new list.
 
-        Deletions come first, so that a name is free before it is added again.
+        Deletions come first, so that an object can follow a deleted one of the same name.
         """
         listed_uids = {_get_uid(item) for item in list_result.items}
         for uid in [uid for uid in self._objects if uid not in listed_uids]:
-            deleted = _unpack(self._objects.pop(uid)[1])
+            deleted = _decompress_object(self._objects.pop(uid)[1])
             deleted["metadata"]["resourceVersion"] = list_result.resource_version
             yield Change("DELETED", deleted)
         for item in list_result.items:
             cached = self._objects.get(_get_uid(item))
             if cached is None or cached[0] != _get_resource_version(item):
-                yield self._store(item)
+                yield self._store_object(item)
 
-    def _store(self, obj: Object) -> Change:
+    def _store_object(self, obj: Object) -> Change:
         change_type: ChangeType = "MODIFIED" if _get_uid(obj) in self._objects else "ADDED"
-        self._objects[_get_uid(obj)] = (_get_resource_version(obj), _pack(obj))
+        self._objects[_get_uid(obj)] = (_get_resource_version(obj), _compress_object(obj))
         return Change(change_type, obj)
 
 
@@ -297,11 +298,11 @@ def _get_resource_version(obj: Object) -> str:
     return str(obj["metadata"]["resourceVersion"])
 
 
-def _pack(obj: Object) -> bytes:
-    """Compress an object to a tenth of the dict's size, because a stream may follow thousands of pods."""
+def _compress_object(obj: Object) -> bytes:
+    """Compress an object to a tenth of the dict's size, because a stream may store thousands of pods."""
     return zlib.compress(msgspec.json.encode(obj), level=1)
 
 
-def _unpack(packed: bytes) -> Object:
+def _decompress_object(packed: bytes) -> Object:
     obj: Object = msgspec.json.decode(zlib.decompress(packed))
     return obj

@@ -1,4 +1,4 @@
-"""Reads a list page by page, so that every response is small, whatever the size of the cluster."""
+"""Reads a list page by page, so that every response is small, regardless of the size of the cluster."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from kube.trimming import keep_whole
 PAGE_SIZE = 500
 """Number of items per page, as in kubectl and client-go."""
 EXPIRED_STATUS = 410
-"""HTTP status for an expired continue token: the API server keeps the state of a paged list only for a few minutes."""
+"""HTTP status for an expired continue token: the API server keeps a paged list's state only for a few minutes."""
 
 
 class ListResult(NamedTuple):
-    """All items of a list at one resourceVersion, each reduced by `transform`."""
+    """All items of a list at one resourceVersion, each reduced by the `transform` of `list_all`."""
 
     items: list[Object]
     resource_version: str
@@ -35,8 +35,8 @@ async def list_all(
 ) -> ListResult:
     """Return all items of the list at `path`, each with its kind and reduced by `transform`.
 
-    The other arguments and the errors are those of `Api.list`. If the state expires between two pages, the function
-    reads the whole list again in one request.
+    The other arguments and the errors are those of `Api.list`. If the continue token expires between two pages, the
+    function reads the whole list again in one request.
     """
     items: list[Object] = []
     continue_token = ""
@@ -71,7 +71,7 @@ async def list_all(
 async def list_or_empty(
     api: Api, path: str, *, label_selector: str = "", resource_version: str | None = None, accept: str = JSON
 ) -> list[Object]:
-    """Return all items of the list at `path` as `list_all` does, or [] if the API server does not serve the kind."""
+    """Return all items of the list at `path`, as `list_all` does; [] if the API server does not serve the kind."""
     try:
         return (
             await list_all(api, path, label_selector=label_selector, resource_version=resource_version, accept=accept)
@@ -81,6 +81,6 @@ async def list_or_empty(
 
 
 def _add_kinds(page: Object) -> Iterator[Object]:
-    """Yield the items with their kind, which the items of built-in lists lack."""
+    """Yield the list's items with their apiVersion and kind, which the items of built-in lists lack."""
     type_meta = {"apiVersion": page["apiVersion"], "kind": str(page["kind"]).removesuffix("List")}
     return ({**type_meta, **item} for item in page.get("items") or [])

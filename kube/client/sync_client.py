@@ -1,4 +1,4 @@
-"""Blocking API client for code that does not await, such as the functions: one loop thread, one connection pool."""
+"""Blocking API client for synchronous code, such as the functions: one event loop thread, one connection pool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class SyncClient:
-    """Blocking requests to one API server; safe to share between threads.
+    """Sends blocking requests to one API server; may be shared between threads.
 
     `api` is the underlying asynchronous client. Pass several of its calls to `gather_all` to run them concurrently.
     """
@@ -38,12 +38,12 @@ class SyncClient:
 
     def with_dry_run(self) -> SyncClient:
         """Return a client whose writes are dry runs (see `Api.with_dry_run`); close only the original client."""
-        view = copy.copy(self)
-        view.api = self.api.with_dry_run()
-        return view
+        other = copy.copy(self)
+        other.api = self.api.with_dry_run()
+        return other
 
     def copy_for_caller(self) -> SyncClient:
-        """Return a client on the same connections, so that `disable_verification` affects only one caller."""
+        """Return a client on the same connections; `disable_verification` then affects only that client."""
         return copy.copy(self)
 
     def disable_verification(self) -> None:
@@ -54,7 +54,7 @@ class SyncClient:
         self.api = self.run(self.api.without_verification())
 
     def close(self) -> None:
-        """Cancel all running requests, close the connections and stop the thread."""
+        """Cancel all running requests, close the connections and stop the event loop thread."""
         self.run(_cancel_other_tasks())
         self.run(self.api.close())
         self._stop_loop()
@@ -65,7 +65,7 @@ class SyncClient:
         self._loop.close()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run one coroutine on the loop thread, and return its result or raise its error."""
+        """Run a coroutine on the event loop thread, and return its result or raise its error."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def gather_all(self, *awaitables: Awaitable[Any]) -> list[Any]:
@@ -100,9 +100,9 @@ class SyncClient:
 
 
 async def _cancel_other_tasks() -> None:
-    """Cancel the other tasks of the loop and wait for them.
+    """Cancel the event loop's other tasks, and wait for their end.
 
-    These tasks can include evictions that wait for a slow webhook after their pass has ended.
+    Such a task can be an eviction that waits for a slow webhook after its function has returned.
     """
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:

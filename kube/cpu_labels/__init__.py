@@ -1,1 +1,1 @@
-"""Rules for the node labels that list the CPU models and features of a node (docs/cpu-labels.md)."""
+"""Rules for the node labels that list a node's CPU models and CPU features (docs/cpu-labels.md)."""

@@ -1,8 +1,9 @@
-"""Parses CPU capabilities of nodes from ConfigMaps labelled `nodemaintenance.dev/cpu-capabilities` (OSV-34, OSV-38).
+"""Parses the nodes' CPU capabilities in ConfigMaps labelled `nodemaintenance.dev/cpu-capabilities` (OSV-34, OSV-38).
 
-Each entry is in JSON: `{"nodes": ["a", "b"], "models": ["Haswell"], "features": ["avx2"], "cpu": "Haswell"}`. Without
-`nodes`, the entry's key is the node's name. `cpu` adds all features of that model, and `features` adds more. The file
-models.json lists the features of each model. `python -m localcluster.cpumap` generates it from libvirt's CPU map.
+Each entry is JSON: `{"nodes": ["a", "b"], "models": ["Haswell"], "features": ["avx2"], "cpu": "Haswell"}`. Without
+`nodes`, the entry's key is the node's name. `cpu` adds all features of that CPU model, and `features` adds further
+ones. The file models.json lists the features of each CPU model; `python -m localcluster.cpumap` generates it from
+libvirt's CPU map.
 """
 
 from __future__ import annotations
@@ -31,24 +32,24 @@ CAPABILITIES_LABEL = "nodemaintenance.dev/cpu-capabilities"
 MODELS_FILE = Path(__file__).with_name("models.json")
 ENTRY_FIELDS = ("nodes", "models", "features", "cpu")
 LABEL_NAME_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
-"""The part of a label key after its prefix, as the API server accepts it."""
+"""Matches the part of a label key after its prefix that the API server accepts."""
 
 
 class Capability(NamedTuple):
-    """The CPU models and features that one node offers."""
+    """The CPU models and CPU features that a node supports."""
 
     models: frozenset[str]
     features: frozenset[str]
 
 
 class CapabilityInput(NamedTuple):
-    """The merged content of all ConfigMaps.
+    """The merged content of all ConfigMaps with CPU capabilities.
 
     Attributes:
-        nodes: Node → its capability, None if it cannot be determined.
-        is_complete: Whether every entry could be parsed, so that a node missing from `nodes` is in no entry.
-        sources: Node → the ConfigMap that names it, and the field in it.
-        problems: Problems that an administrator must fix.
+        nodes: The nodes' capabilities by node name; None for a node whose capability is unknown.
+        is_complete: Whether every entry could be parsed, so that a node that is missing in `nodes` is in no entry.
+        sources: The ConfigMap that names a node, and the field in it, by node name.
+        problems: Problems in the ConfigMaps that an administrator must fix.
     """
 
     nodes: Mapping[str, Capability | None]
@@ -65,22 +66,22 @@ class _Entry(NamedTuple):
 
 
 def get_model_features(model: str) -> frozenset[str] | None:
-    """Return the features of a model, None if the model is unknown. Names are case-sensitive."""
+    """Return the features of a CPU model, None if the model is unknown. Model names are case-sensitive."""
     features = _load_features_by_model().get(model)
     return None if features is None else frozenset(features.split())
 
 
 @cache
 def _load_features_by_model() -> dict[str, str]:
-    """Return a mapping from model to the model's features in one string; the file is read once, at the first call."""
+    """Return the features of each CPU model as one string; the file is read only once, at the first call."""
     features_by_model: dict[str, str] = json.loads(MODELS_FILE.read_text())["models"]
     return features_by_model
 
 
 def parse_capabilities(configmaps: Iterable[Object]) -> CapabilityInput:
-    """Parse and merge the entries in all ConfigMaps.
+    """Parse and merge the entries of all ConfigMaps.
 
-    If several entries name the same node, the node has no capability.
+    The capability of a node that several entries name is unknown.
     """
     problems, is_complete = list[Problem](), True
     entries_by_node: dict[str, list[_Entry]] = {}
@@ -96,7 +97,7 @@ def parse_capabilities(configmaps: Iterable[Object]) -> CapabilityInput:
             problems += entry_problems
             for node in entry.nodes:
                 entries_by_node.setdefault(node, []).append(entry)
-    problems += _find_shared_nodes(entries_by_node)
+    problems += _find_nodes_in_several_entries(entries_by_node)
     return CapabilityInput(
         {node: entries[0].capability if len(entries) == 1 else None for node, entries in entries_by_node.items()},
         is_complete,
@@ -106,7 +107,7 @@ def parse_capabilities(configmaps: Iterable[Object]) -> CapabilityInput:
 
 
 def find_unknown_nodes(capability_input: CapabilityInput, node_names: Container[str]) -> list[Problem]:
-    """Return one problem per entry that names nonexistent nodes; these nodes may join the cluster later."""
+    """Return one problem per entry that names nonexistent nodes, which may join the cluster later."""
     missing: dict[str, list[str]] = {}
     for node, (_, place) in capability_input.sources.items():
         if node not in node_names:
@@ -122,7 +123,7 @@ def find_unknown_nodes(capability_input: CapabilityInput, node_names: Container[
 
 
 def _parse_entry(configmap: Object, key: str, value: str) -> tuple[_Entry, list[Problem]]:
-    """Parse one entry; return the entry, and the problems in the parts of the entry that are ignored.
+    """Parse one entry; return the entry, and problems with those of its parts that are ignored.
 
     Raises `InvalidField` if the entry is malformed.
     """
@@ -151,7 +152,7 @@ def _decode_entry(value: str, field: str) -> dict[str, Any]:
     remedy = 'write {"models": [...], "features": [...]}'
     try:
         fields = json.loads(value)
-        json.dumps(fields, ensure_ascii=False).encode()  # the API server rejects lone surrogates
+        json.dumps(fields, ensure_ascii=False).encode()  # raises for lone surrogates, which the API server rejects
     except (ValueError, RecursionError) as error:
         raise InvalidField(field, f"is not valid JSON ({error})", remedy) from None
     if not isinstance(fields, dict):
@@ -167,8 +168,8 @@ def _decode_entry(value: str, field: str) -> dict[str, Any]:
     return fields
 
 
-def _find_shared_nodes(entries_by_node: Mapping[str, list[_Entry]]) -> Iterator[Problem]:
-    """Yield one problem for each group of entries that name the same nodes."""
+def _find_nodes_in_several_entries(entries_by_node: Mapping[str, list[_Entry]]) -> Iterator[Problem]:
+    """Yield one problem for each set of entries that name the same nodes."""
     nodes_by_places: dict[tuple[str, ...], list[str]] = {}
     for node, entries in sorted(entries_by_node.items()):
         if len(entries) > 1:

@@ -1,6 +1,6 @@
-"""Parses CPU settings in HyperConverged: obsolete models and the minimum model (OSV-30..32, C12, C18). Pure functions.
+"""Parses the CPU settings in a HyperConverged: obsolete models and the minimum model (OSV-30 to OSV-32, C12, C18).
 
-For example, `spec: {obsoleteCPUs: {cpuModels: ["Opteron_G1"], minCPUModel: "Penryn"}}`.
+For example, `spec: {obsoleteCPUs: {cpuModels: ["Opteron_G1"], minCPUModel: "Penryn"}}`. Pure functions.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from kube.paths import Object
 API_VERSION, KIND = "hco.kubevirt.io/v1beta1", "HyperConverged"
 HYPERCONVERGEDS_PATH = f"/apis/{API_VERSION}/hyperconvergeds"
 HYPERCONVERGED_NAME = "kubevirt-hyperconverged"
-"""Name of the HyperConverged object, which may be in any namespace: the requirement documents use two."""
+"""Name of the HyperConverged object; its namespace may vary, because the requirement documents mention two."""
 ALWAYS_OBSOLETE_MODELS = frozenset(
     (
         *("486", "Conroe", "athlon", "core2duo", "coreduo", "kvm32", "kvm64", "n270"),
         *("pentium", "pentium2", "pentium3", "pentiumpro", "phenom", "qemu32", "qemu64"),
     )
 )
-"""Models for which no node gets a label, whatever HyperConverged specifies."""
+"""CPU models for which no node gets a label, regardless of the HyperConverged object."""
 DEFAULT_MIN_MODEL = "Penryn"
 OBSOLETE_CPUS_FIELD = "spec.obsoleteCPUs"
 
 
 class CpuModelSettings(NamedTuple):
-    """The models that get no label, and the minimum model (`min_model`), whose features get no label."""
+    """The CPU models that get no label, and the minimum model (`min_model`), whose features get no label."""
 
     obsolete_models: frozenset[str]
     min_model: str
 
     @property
     def base_features(self) -> frozenset[str]:
-        """Return the features of the minimum model, which every node is assumed to have."""
+        """Return the features of the minimum CPU model, which every node is assumed to have."""
         return get_model_features(self.min_model) or frozenset()
 
 
@@ -51,9 +51,9 @@ DEFAULT_SETTINGS = CpuModelSettings(ALWAYS_OBSOLETE_MODELS, DEFAULT_MIN_MODEL)
 
 
 def select_hyperconverged(hyperconvergeds: Iterable[Object]) -> tuple[Object | None, list[Problem]]:
-    """Return the HyperConverged that takes effect, which is the oldest one named `HYPERCONVERGED_NAME`.
+    """Return the HyperConverged object that takes effect: the oldest one named `HYPERCONVERGED_NAME`.
 
-    For each other object with that name, the function also returns a problem that reports it as ignored.
+    For each other object with that name, also return a problem which reports that the object is ignored.
     """
     named = [obj for obj in hyperconvergeds if obj["metadata"]["name"] == HYPERCONVERGED_NAME]
     ordered = sorted(named, key=lambda obj: (obj["metadata"]["creationTimestamp"], obj["metadata"]["uid"]))
@@ -66,7 +66,7 @@ def select_hyperconverged(hyperconvergeds: Iterable[Object]) -> tuple[Object | N
 
 
 def parse_settings(hyperconverged: Mapping[str, Any] | None) -> CpuModelSettings | Problem:
-    """Return the settings in the object, with defaults for missing fields.
+    """Parse the CPU settings in the HyperConverged object; missing fields get their defaults.
 
     Returns a problem if the settings are malformed, or if the minimum model is unknown.
     """
@@ -80,7 +80,7 @@ def parse_settings(hyperconverged: Mapping[str, Any] | None) -> CpuModelSettings
 
 
 def find_unknown_models(hyperconverged: Mapping[str, Any] | None, model_settings: CpuModelSettings) -> list[Problem]:
-    """Return a problem if the object lists unknown obsolete models, such as misspelled ones."""
+    """Return a problem if the HyperConverged object lists unknown obsolete models, such as misspelled ones."""
     listed = model_settings.obsolete_models - ALWAYS_OBSOLETE_MODELS
     unknown = [name for name in listed if get_model_features(name) is None]
     if hyperconverged is None or not unknown:
@@ -91,7 +91,7 @@ def find_unknown_models(hyperconverged: Mapping[str, Any] | None, model_settings
 
 
 def _parse_obsolete_cpus(value: object) -> CpuModelSettings:
-    """Parse the value of `spec.obsoleteCPUs`. Raises `InvalidField` if it is malformed or names an unknown model."""
+    """Parse `spec.obsoleteCPUs`. Raises `InvalidField` for a malformed value or an unknown minimum model."""
     if value is None:
         return DEFAULT_SETTINGS
     if not isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""Reads the inputs for the CPU labels: ConfigMaps, HyperConverged objects and nodes.
+"""Reads the inputs of the CPU labels: ConfigMaps, HyperConverged objects and nodes.
 
-If the API server does not serve HyperConverged, the list of these objects is empty.
+If the API server does not serve HyperConverged, there are no such objects.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from kube.nodes import NODES_PATH
 from kube.paths import Object, encode_path_segment
 
 PAGE_SIZE = 100
-"""Number of nodes to process for one event; patching them takes at most a second."""
+"""Number of nodes to patch per event, which takes at most a second."""
 
 
 class Page(NamedTuple):
-    """One page of the nodes (metadata only), and the token of the next page, "" after the last page.
+    """One page of the nodes' metadata, and the token of the next page, "" for the last page.
 
     Attributes:
-        is_outdated: Whether the nodes may be older than the request. The API server reads all pages of a list in the
-            state of the first page (API concepts, "retrieving large results sets in chunks").
+        is_outdated: Whether the nodes may be older than the request. The API server returns all pages of a list in the
+            state of the first page (Kubernetes API concepts, "retrieving large results sets in chunks").
     """
 
     nodes: list[Object]
@@ -33,13 +33,13 @@ class Page(NamedTuple):
 
 
 async def list_capability_configmaps(api: Api, namespace: str) -> list[Object]:
-    """List the ConfigMaps that describe the CPU capabilities of nodes."""
+    """Return the ConfigMaps that describe the nodes' CPU capabilities."""
     path = f"/api/v1/namespaces/{encode_path_segment(namespace)}/configmaps"
     return (await list_all(api, path, label_selector=capabilities.CAPABILITIES_LABEL)).items
 
 
 async def list_hyperconvergeds(api: Api) -> list[Object]:
-    """List all HyperConverged objects."""
+    """Return all HyperConverged objects."""
     return await list_or_empty(api, hyperconverged.HYPERCONVERGEDS_PATH)
 
 
@@ -49,10 +49,10 @@ async def list_node_names(api: Api) -> set[str]:
 
 
 async def list_node_page(api: Api, continue_token: str, *, managed_only: bool = False) -> Page:
-    """Return a page of all nodes, or with `managed_only` a page of the nodes that carry this project's CPU labels.
+    """Return a page of all nodes, or with `managed_only` of the nodes with this project's CPU labels.
 
-    `continue_token` is the token from the previous page. If the token has expired, the API server may return a new one,
-    which continues at the same place in the current state. If it returns none, the result is the first page (Kubernetes
+    `continue_token` comes from the previous page. If it has expired, the API server may return a new one, which
+    continues at the same position in the current state. If it returns none, the result is the first page (Kubernetes
     API concepts, "retrieving large results sets in chunks").
     """
     selector = MANAGED_LABEL if managed_only else ""
@@ -72,6 +72,6 @@ async def list_node_page(api: Api, continue_token: str, *, managed_only: bool = 
 
 
 async def read_node(api: Api, name: str) -> Object | None:
-    """Return the current metadata of a node, or None if it does not exist."""
+    """Return a node's current metadata, None if the node does not exist."""
     found = await api.list(NODES_PATH, field_selector=f"metadata.name={name}", accept=METADATA_ONLY)
     return next(iter(found["items"] or []), None)

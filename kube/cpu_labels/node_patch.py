@@ -16,22 +16,22 @@ FEATURE_LABEL_PREFIX = "cpu-feature.node.kubevirt.io/"
 LEGACY_LABEL_PREFIXES = ("feature.node.kubernetes.io/cpu-model-", "feature.node.kubernetes.io/cpu-feature-")
 """Prefixes of the model and feature labels in KubeVirt's first format.
 
-The prefixes `cpu-model.` and `cpu-cpuid.` belong to node-feature-discovery.
+The prefixes `cpu-model.` and `cpu-cpuid.` belong to node-feature-discovery and are not included.
 """
 OWN_LABEL_PREFIXES = (MODEL_LABEL_PREFIX, FEATURE_LABEL_PREFIX, *LEGACY_LABEL_PREFIXES)
 MANAGED_LABEL = "nodemaintenance.dev/cpu-labels"
-"""Label that marks every node with CPU labels from this project.
+"""Label on every node that has CPU labels from this project.
 
-The label identifies these nodes when no ConfigMap describes their capabilities any more.
+It identifies these nodes if no ConfigMap describes their capabilities any longer.
 """
 TRUE = "true"
 SKIP_ANNOTATION = "node-labeller.kubevirt.io/skip-node"
 
 
 def compute_desired_labels(capability: Capability, settings: CpuModelSettings) -> dict[str, str]:
-    """Return the labels of a node with this capability.
+    """Return the CPU labels of a node with this capability.
 
-    These are the models that are not obsolete, and the features that the minimum model lacks.
+    They list the models that are not obsolete, and the features that the minimum model lacks.
     """
     models = capability.models - settings.obsolete_models
     features = capability.features - settings.base_features
@@ -40,12 +40,12 @@ def compute_desired_labels(capability: Capability, settings: CpuModelSettings) -
 
 
 def is_skipped(node: Node) -> bool:
-    """Return whether the skip annotation is true, so that the node's labels must not change (C29)."""
+    """Return whether the node's skip annotation is true, which means that its labels must not change (C29)."""
     return _get_skip_annotation(node) == TRUE
 
 
 def find_skip_problem(node: Node) -> Problem | None:
-    """Return a problem if the skip annotation is neither true nor false; such a node is labelled."""
+    """Return a problem if the node's skip annotation is neither true nor false, so that it has no effect."""
     value = _get_skip_annotation(node)
     if value in (None, TRUE, "false"):
         return None
@@ -58,21 +58,21 @@ def find_skip_problem(node: Node) -> Problem | None:
 
 
 def has_managed_label(node: Node) -> bool:
-    """Return whether the node carries CPU labels from this project."""
+    """Return whether the node has CPU labels from this project."""
     return MANAGED_LABEL in _get_labels(node)
 
 
 def build_node_patch(node: Node, capability_input: CapabilityInput, settings: CpuModelSettings) -> list[Object]:
-    """Build the JSON patch of the node's labels, [] to leave the node unchanged.
+    """Build the JSON patch of the node's CPU labels; [] leaves the node unchanged.
 
-    A node that no ConfigMap names any longer loses its labels.
+    A node that no ConfigMap names any longer loses its CPU labels.
     """
     name = node["metadata"]["name"]
     if is_skipped(node):
         return []
     if name not in capability_input.nodes:
-        is_obsolete = capability_input.is_complete and has_managed_label(node)
-        return build_labels_patch(node, {}) if is_obsolete else []
+        is_unlisted = capability_input.is_complete and has_managed_label(node)
+        return build_labels_patch(node, {}) if is_unlisted else []
     capability = capability_input.nodes[name]
     if capability is None:
         return []
@@ -80,10 +80,10 @@ def build_node_patch(node: Node, capability_input: CapabilityInput, settings: Cp
 
 
 def build_labels_patch(node: Node, desired: Mapping[str, str]) -> list[Object]:
-    """Build the JSON patch that sets these labels and removes our other CPU labels, [] if nothing would change.
+    """Build the JSON patch that sets these CPU labels and removes the project's other ones; [] if nothing would change.
 
-    The patch changes nothing else on the node. The API server rejects it if the node changed since it was read, because
-    that change may have added the skip annotation.
+    The patch changes nothing else on the node. The API server rejects it if the node has changed since it was read,
+    because that change may have added the skip annotation.
     """
     labels = _get_labels(node)
     stale = [
@@ -97,16 +97,16 @@ def build_labels_patch(node: Node, desired: Mapping[str, str]) -> list[Object]:
     test = {"op": "test", "path": "/metadata/resourceVersion", "value": node["metadata"]["resourceVersion"]}
     if not labels:
         return [test, {"op": "add", "path": "/metadata/labels", "value": changed}]
-    removals = ({"op": "remove", "path": _build_label_path(name)} for name in stale)
+    removals = ({"op": "remove", "path": _build_label_pointer(name)} for name in stale)
     additions = (
-        {"op": "replace" if name in labels else "add", "path": _build_label_path(name), "value": value}
+        {"op": "replace" if name in labels else "add", "path": _build_label_pointer(name), "value": value}
         for name, value in changed.items()
     )
     return [test, *removals, *additions]
 
 
 def list_label_names(node: Node, prefix: str) -> list[str]:
-    """Return the sorted names of the models or features that the node's labels with this prefix list."""
+    """Return the sorted names of the CPU models or features in the node's labels with this prefix."""
     return sorted(name.removeprefix(prefix) for name in _get_labels(node) if name.startswith(prefix))
 
 
@@ -118,5 +118,5 @@ def _get_skip_annotation(node: Node) -> str | None:
     return (node["metadata"].get("annotations") or {}).get(SKIP_ANNOTATION)
 
 
-def _build_label_path(name: str) -> str:
+def _build_label_pointer(name: str) -> str:
     return "/metadata/labels/" + name.replace("/", "~1")

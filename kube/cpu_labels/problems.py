@@ -1,4 +1,4 @@
-"""Problems in the configuration of CPU labels: the object, the field and the remedy. Pure functions."""
+"""Problems in the configuration of CPU labels, each with the object, the field and the remedy. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SKIP_NODE_IGNORED = "SkipNodeIgnored"
 
 
 class Problem(EventNotice):
-    """A problem that an administrator must fix; an Event on the object reports it."""
+    """A problem that an administrator must fix; a Kubernetes Event on the object reports it."""
 
 
 class InvalidField(Exception):
-    """Error for an invalid field: its path, what is wrong with it, and what to write instead.
+    """Error for an invalid field; its message contains the field's path, the problem and the remedy.
 
     Attributes:
-        reason: Reason of the Event that reports an invalid field of HyperConverged.
+        reason: Reason of the Kubernetes Event that reports an invalid field of a HyperConverged object.
     """
 
     def __init__(self, field: str, error: str, remedy: str, reason: str = MALFORMED_SETTINGS) -> None:
@@ -32,7 +32,7 @@ class InvalidField(Exception):
 
 
 def parse_string_list(value: object, field: str) -> list[str]:
-    """Return a list of strings, empty for None. Raises `InvalidField` for any other value."""
+    """Return `value` if it is a list of strings, [] if it is None. Raises `InvalidField` for any other value."""
     if value is None:
         return []
     if not isinstance(value, list):
@@ -43,7 +43,7 @@ def parse_string_list(value: object, field: str) -> list[str]:
 
 
 def parse_string(value: object, field: str) -> str:
-    """Return a nonempty string. Raises `InvalidField` for any other value."""
+    """Return `value` if it is a nonempty string. Raises `InvalidField` for any other value."""
     if not isinstance(value, str):
         example = value if isinstance(value, int) and not isinstance(value, bool) else "Haswell"
         raise InvalidField(field, f"is {_describe_type(value)}", f'use a quoted string, such as "{example}"')
@@ -53,7 +53,7 @@ def parse_string(value: object, field: str) -> str:
 
 
 def format_names(names: Iterable[str]) -> str:
-    """Return the sorted names, separated by commas."""
+    """Join the sorted names with commas."""
     return ", ".join(sorted(names))
 
 

@@ -1,10 +1,10 @@
 """Executes eviction plans without waiting for pods to terminate (NMO-6).
 
-Pods without a budget are evicted concurrently. Evictions under different budgets are also concurrent.
+Pods without a PodDisruptionBudget (PDB) are evicted concurrently. Evictions under different PDBs are also concurrent.
 
 The end of an execution does not cancel the evictions that it sent. The API server may already have counted an evicted
-pod against its budget. If that pod then stayed, it would use up one allowed disruption for two minutes. The eviction
-continues, and the next pass collects its outcome.
+pod against its PDB. If the eviction were cancelled, that pod would use up one allowed disruption for two minutes. The
+eviction therefore continues, and the next pass collects its outcome.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ from kube.pods import DrainOptions, Pod
 from kube.resource_versions import find_oldest
 
 PASS_SECONDS = 1.0
-"""Seconds after which a pass starts no further eviction; the next pass evicts the remaining pods."""
+"""Seconds after which a pass starts no further evictions; the next pass evicts the remaining pods."""
 REPLY_MARGIN_SECONDS = 0.1
-"""Seconds that a pass reserves for its work after the evictions."""
+"""Seconds that a pass reserves for its work after the evictions, such as its response."""
 RESPONSE_WAIT_SECONDS = 0.6
-"""Seconds for which a pass waits for its last responses.
+"""Seconds for which a pass waits for the responses to its last evictions.
 
-This time covers one sleep of the API server after a conflict (0.5 s), but not two. The next pass collects a later
-response.
+After a conflict, the API server sleeps for 0.5 s: this time covers one such sleep, but not two. The next pass collects
+later responses.
 """
 SLOW_EVICTION_SECONDS = 5.0
-"""Seconds after which an eviction without a response is reported as blocked; before that, it counts as in flight."""
+"""Seconds after which an eviction without a response is reported as blocked; until then, it counts as in flight."""
 NO_ANSWER_MESSAGE = "no response to the eviction request yet: an admission webhook may be slow"
 
 
 @dataclass(frozen=True)
 class EvictionOutcome:
-    """Outcome of one pass, or of a part of it; outcomes can be added.
+    """The outcome of a pass, or of a part of it; outcomes can be added.
 
     Attributes:
         evicted: Pods whose eviction was granted, as `{namespace, name, uid}`, with `action` if an escalation step
             deleted the pod.
         already_gone: Pods that were already deleted, or evicted by another pass.
         blocked: Pods that cannot be evicted now, with the reason.
-        in_flight: Pods whose eviction was sent but not answered yet, or was granted after its pass ended. The next pass
+        in_flight: Pods whose eviction has no response yet, or was granted after its pass had ended. The next pass
             collects the outcome.
         deferred: Pods that the pass had no time to evict; the next pass may evict them immediately.
     """
@@ -70,7 +70,7 @@ class EvictionOutcome:
     deferred: list[Pod] = field(default_factory=list)
 
     def __add__(self, other: EvictionOutcome) -> EvictionOutcome:
-        """Return the outcome of both parts."""
+        """Return the combined outcome of two parts of a pass."""
         return EvictionOutcome(
             self.evicted + other.evicted,
             self.already_gone + other.already_gone,
@@ -82,16 +82,16 @@ class EvictionOutcome:
 
 @dataclass(frozen=True)
 class ExecutionOptions:
-    """Whose plans are executed; the defaults are those of a drain without a NodeMaintenance.
+    """Options of `execute_plan`; the defaults are those of a drain without a NodeMaintenance.
 
     Attributes:
-        node_name: Node of the maintenance. The outcome includes the node's evictions that were granted after earlier
-            passes ended.
+        node_name: Name of the node of the maintenance. The outcome includes the node's evictions that were granted
+            after earlier passes had ended.
         own_pod_name: Name of the pod that this process runs in. It is evicted alone, after all earlier evictions from
-            any node are answered and reported, because an exiting process cannot report their outcomes.
-        is_replay: Ignore the evictions that other passes sent.
-        report_late: Function that takes the pods whose eviction is granted after the pass has ended, if no later pass
-            collects them.
+            any node have a response and are reported. An exiting process could not report their outcomes.
+        is_replay: Whether this is a replay, which ignores the evictions that other passes sent.
+        report_late: Function that receives the pods whose eviction is granted after the pass has ended, if no later
+            pass collects them.
     """
 
     node_name: str = ""
@@ -112,9 +112,9 @@ async def execute_plan(
     plan: EvictionPlan,
     options: ExecutionOptions = DEFAULT_EXECUTION_OPTIONS,
 ) -> EvictionOutcome:
-    """Evict the pods of the plan: concurrently without a budget, one after another within each budget.
+    """Evict the pods of the plan: concurrently without a PodDisruptionBudget, one after another within each PDB.
 
-    No eviction is sent after `PASS_SECONDS`. Raises `Unavailable` if the pass has no time left for evictions, because
+    No eviction is sent after `PASS_SECONDS`. Raises `Unavailable` if the deadline leaves no time for evictions, because
     the API server is slow.
     """
     seconds_left, started = get_seconds_left() - REPLY_MARGIN_SECONDS, time.monotonic()
@@ -134,7 +134,7 @@ async def execute_plan(
     is_node_waiting = tracker.has_unanswered_evictions(options.node_name)
     if outcome.evicted or outcome.already_gone or (tracker.has_recent_evictions() and not is_node_waiting):
         return outcome + EvictionOutcome(deferred=list(filter(options.is_own_pod, plan.admitted)))
-    # While evictions from this node have no response, an immediate pass would find the same state.
+    # As long as evictions from this node have no response, another pass would find the same state.
     return outcome if is_node_waiting else outcome + await executor.evict(options.is_own_pod)
 
 
@@ -143,8 +143,8 @@ class _PlanExecutor:
     """Sends the evictions of one plan.
 
     Attributes:
-        send_deadline: Time after which no eviction is sent, by `time.monotonic()`.
-        response_deadline: Time after which no response is awaited, by `time.monotonic()`.
+        send_deadline: `time.monotonic()` value after which no eviction is sent.
+        response_deadline: `time.monotonic()` value until which responses are awaited.
     """
 
     tracker: EvictionTracker
@@ -154,7 +154,7 @@ class _PlanExecutor:
     response_deadline: float
 
     async def evict(self, predicate: Callable[[Pod], bool]) -> EvictionOutcome:
-        """Evict the pods of the plan that `predicate` accepts."""
+        """Evict those pods of the plan that `predicate` accepts."""
         plan = self.plan.select(predicate)
         outcomes = await gather_all(
             *(self._evict_queue([pod], None, plan.options) for pod in plan.unbudgeted),
@@ -164,18 +164,19 @@ class _PlanExecutor:
         return sum(outcomes, EvictionOutcome())
 
     async def _evict_queue(self, pods: Sequence[Pod], budget: Budget | None, options: DrainOptions) -> EvictionOutcome:
-        """Send one eviction after another until the time runs out or the budget refuses one, then await the responses.
+        """Evict the pods one after another until the deadline or the PDB's first refusal, then await the responses.
 
-        If earlier evictions without a response prevent any new eviction, the remaining pods are left to the next event.
+        If earlier evictions without a response prevent any new one, the remaining pods are not deferred: the next event
+        triggers their eviction.
         """
         started, key = time.monotonic(), format_budget_key(budget) if budget else ""
         granted = [build_object_reference(pod) for pod in pods if self.tracker.was_granted_after_list(pod)]
         pending = [pod for pod in pods if not self.tracker.was_granted_after_list(pod)]
-        sent, deferred = await self._send(pending, key, options)
+        sent, deferred = await self._send_evictions(pending, key, options)
         if sent:
             seconds = min(RESPONSE_WAIT_SECONDS, self.response_deadline - time.monotonic())
             await asyncio.wait({eviction.task for eviction in sent}, timeout=max(0.0, seconds))
-        outcome = sum(map(self._collect, sent), EvictionOutcome(in_flight=granted))
+        outcome = sum(map(self._collect_outcome, sent), EvictionOutcome(in_flight=granted))
         if budget and any(item.reason == BUDGET_REASON for item in outcome.blocked):
             return outcome + EvictionOutcome(blocked=[build_blocked_by_budget(budget, pod) for pod in deferred])
         has_sent_new = any(eviction.sent_at >= started for eviction in sent)
@@ -183,13 +184,13 @@ class _PlanExecutor:
             return outcome
         return outcome + EvictionOutcome(deferred=deferred)
 
-    async def _send(
+    async def _send_evictions(
         self, pods: Sequence[Pod], budget_key: str, options: DrainOptions
     ) -> tuple[list[InFlightEviction], list[Pod]]:
         """Return the evictions in flight, including new ones, and the pods whose eviction could not be sent.
 
-        Evictions in flight come first. The other evictions are sent in random order, because two processes that both
-        started with the first pod would conflict at every pod.
+        Evictions in flight come first. The other evictions are sent in random order, because two processes that start
+        with the same pod would conflict at every pod.
         """
         sent: list[InFlightEviction] = []
         remaining = deque(sorted(random.sample(pods, len(pods)), key=self.tracker.has_sent, reverse=True))
@@ -203,8 +204,8 @@ class _PlanExecutor:
             sent.append(eviction)
         return sent, [*remaining]
 
-    def _collect(self, eviction: InFlightEviction) -> EvictionOutcome:
-        """Return the outcome for one pod; an eviction without a response counts as blocked only if it is slow."""
+    def _collect_outcome(self, eviction: InFlightEviction) -> EvictionOutcome:
+        """Return the outcome for one pod; an eviction without a response counts as blocked only after some seconds."""
         pod, outcome = eviction.pod_reference, eviction.outcome
         if outcome is None:
             if time.monotonic() - eviction.sent_at < SLOW_EVICTION_SECONDS:
@@ -219,9 +220,9 @@ class _PlanExecutor:
 
 
 async def list_covering_budgets(api: Api, pods: Iterable[Pod], resource_version: str = "0") -> ListResult:
-    """Return the budgets in the namespaces of these pods, in a state at least as new as `resource_version`.
+    """Return the PodDisruptionBudgets in these pods' namespaces, at least as new as `resource_version`.
 
-    The result's version is that of the oldest list.
+    The result's resourceVersion is that of the oldest of the lists.
     """
     lists = await gather_all(*(api.list(path, resource_version=resource_version) for path in build_budget_paths(pods)))
     items = [budget for budget_list in lists for budget in budget_list["items"]]
@@ -229,5 +230,5 @@ async def list_covering_budgets(api: Api, pods: Iterable[Pod], resource_version:
 
 
 async def collect_late_evictions(api: Api, node_name: str) -> list[dict[str, str]]:
-    """Return the node's pods whose eviction was granted after its pass had ended, if no plan is left to execute."""
+    """Return the node's pods whose eviction was granted after its pass had ended, if there is no plan to execute."""
     return EvictionTracker.for_client(api).collect_granted_on_node(node_name)

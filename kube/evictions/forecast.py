@@ -1,7 +1,8 @@
-"""Forecasts the evictions of one or several nodes together: which pods leave, and which stay blocked. Pure functions.
+"""Forecasts the evictions of one or more nodes: which pods leave, and which stay blocked. Pure functions.
 
-`plan_evictions` decides which pods may be evicted now. The forecast continues from there: a budget that admits some of
-its pods admits the next ones when replacements are ready. So these pods are evicted in turn, and are not blocked.
+`plan_evictions` decides which pods may be evicted now. The forecast continues from there: a PodDisruptionBudget (PDB)
+that admits some of its pods admits further ones when replacements are ready. These pods are therefore evicted later,
+and are not blocked.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions, Pod, format_key, get_
 from kube.text_limits import format_count
 
 ADMITS, IN_TURN, RUNS_OUT, BLOCKS, NEVER = "admits", "inTurn", "runsOut", "blocks", "never"
-"""Effects of a budget on the pods of the nodes.
+"""Effects of a PodDisruptionBudget on the pods to evict.
 
-- `ADMITS`: It admits the eviction of all these pods now.
-- `IN_TURN`: It admits some of them now, and the others when replacements are ready.
-- `RUNS_OUT`: It admits some of them now, but some of these may get no replacement, so that it admits no others.
-- `BLOCKS`: It admits none now. It may admit some when more pods are ready.
-- `NEVER`: It admits none, because it needs all pods that it covers.
+- `ADMITS`: The PDB admits the eviction of all these pods now.
+- `IN_TURN`: The PDB admits some of these pods now, and the others when replacements are ready.
+- `RUNS_OUT`: The PDB admits some of these pods now. It then admits no others, because pods without a controller use up
+    its allowed disruptions.
+- `BLOCKS`: The PDB admits no pod now. It may admit some when more pods are ready.
+- `NEVER`: The PDB admits no pod, because it requires all pods that it covers.
 """
 BLOCKING_EFFECTS = (RUNS_OUT, BLOCKS, NEVER)
 DEFAULT_GRACE_SECONDS = 30
@@ -37,12 +39,12 @@ DEFAULT_GRACE_SECONDS = 30
 
 
 class BudgetForecast(NamedTuple):
-    """The effect of one budget on the pods that leave.
+    """The effect of one PodDisruptionBudget (PDB) on the pods to evict.
 
     Attributes:
-        pods: The pods that must leave and that the budget alone covers.
-        now: The number of these pods that it admits now.
-        rounds: The maximum number of successive rounds of evictions, 0 if some pods stay blocked.
+        pods: The pods to evict that no other PDB covers.
+        now: The number of these pods that the PDB admits now.
+        rounds: The maximum number of successive groups of evictions, 0 if some pods stay blocked.
     """
 
     budget: Budget
@@ -53,18 +55,18 @@ class BudgetForecast(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Return `namespace/name` of the budget."""
+        """Return `namespace/name` of the PodDisruptionBudget."""
         return format_budget_key(self.budget)
 
 
 class EvictionForecast(NamedTuple):
-    """The forecast for all pods that must leave and are not terminating yet.
+    """The forecast for all pods to evict that are not terminating yet.
 
     Attributes:
         now: Pods that are evicted in the first pass.
-        later: Pods that their budget admits when replacements are ready.
-        blocked: Pods that stay blocked until something changes.
-        budgets: The budgets that alone cover one of the pods, sorted by namespace and name.
+        later: Pods whose PodDisruptionBudget (PDB) admits them when replacements are ready.
+        blocked: Pods that stay blocked until their PDB, their workload or the cluster changes.
+        budgets: The forecasts of the PDBs that are the only PDB of a pod, sorted by namespace and name.
     """
 
     now: list[Pod]
@@ -74,7 +76,7 @@ class EvictionForecast(NamedTuple):
 
 
 class DurationEstimate(NamedTuple):
-    """The time in which the evicted pods terminate, at most, and the pod or budget that takes longest."""
+    """The maximum time until the evicted pods have terminated, and the pod or PDB that takes longest."""
 
     seconds: int
     reason: str
@@ -86,7 +88,7 @@ def forecast_evictions(
     options: DrainOptions = DEFAULT_DRAIN_OPTIONS,
     lost_uids: Collection[str] = (),
 ) -> EvictionForecast:
-    """Forecast which of these pods leave, from however many nodes they come.
+    """Forecast which of these pods leave; the pods may come from several nodes.
 
     `lost_uids` are the uids of pods without a controller, which get no replacement.
     """
@@ -110,7 +112,7 @@ def forecast_evictions(
 
 
 def _group_by_only_budget(pods: Iterable[Pod], budgets: Iterable[Budget]) -> list[tuple[Budget, list[Pod]]]:
-    """Return each budget with the pods that no other budget covers; omit budgets without such pods."""
+    """Return each PodDisruptionBudget with the pods that no other PDB covers; omit PDBs without such pods."""
     budgets_by_key = {format_budget_key(budget): budget for budget in budgets}
     pods_by_budget: defaultdict[str, list[Pod]] = defaultdict(list)
     for pod in pods:
@@ -123,10 +125,11 @@ def _group_by_only_budget(pods: Iterable[Pod], budgets: Iterable[Budget]) -> lis
 def _forecast_budget(
     budget: Budget, pods: list[Pod], queue: BudgetQueue | None, lost_uids: Collection[str]
 ) -> BudgetForecast:
-    """Forecast a budget's effect on its pods; `queue` is None if it admits none of them now.
+    """Forecast a PodDisruptionBudget's effect on its pods; `queue` is None if the PDB admits none of them now.
 
-    A pod without a replacement uses up one allowed disruption for good. The drain evicts the pods of a budget in random
-    order, so such pods may be the first. The budget therefore runs out unless it allows more disruptions than that.
+    A pod without a replacement uses up one allowed disruption for good. The drain evicts a PDB's pods in random order,
+    so such pods may be the first. The PDB therefore runs out unless it allows more disruptions than there are such
+    pods.
     """
     admitted = queue.admitted if queue else []
     if len(admitted) == len(pods):
@@ -138,12 +141,12 @@ def _forecast_budget(
     lost = sum(get_uid(pod) in lost_uids for pod in counted)
     if lost >= slots:
         return BudgetForecast(budget, pods, len(admitted), RUNS_OUT)
-    rounds = 1 + -(-(len(counted) - slots) // (slots - lost))  # The lost pods may be the first to leave.
+    rounds = 1 + -(-(len(counted) - slots) // (slots - lost))  # assumes that pods without a replacement leave first
     return BudgetForecast(budget, pods, len(admitted), IN_TURN, rounds)
 
 
 def get_grace_seconds(pod: Pod, options: DrainOptions = DEFAULT_DRAIN_OPTIONS) -> int:
-    """Return the number of seconds that the pod has to terminate; 0 for a finished pod."""
+    """Return the pod's termination grace period in seconds; 0 for a finished pod."""
     if is_finished(pod):
         return 0
     if options.grace_period_seconds is not None:
@@ -152,10 +155,10 @@ def get_grace_seconds(pod: Pod, options: DrainOptions = DEFAULT_DRAIN_OPTIONS) -
 
 
 def estimate_duration(forecast: EvictionForecast, options: DrainOptions = DEFAULT_DRAIN_OPTIONS) -> DurationEstimate:
-    """Estimate the time in which the pods that are not blocked terminate, by their grace periods.
+    """Estimate from the grace periods when the last pod that is not blocked will have terminated.
 
-    Pods are evicted concurrently, except that a budget may admit its pods in several rounds. The estimate does not
-    contain the time in which replacements become ready.
+    Pods are evicted concurrently, but a PodDisruptionBudget may admit its pods in several successive groups. The
+    estimate does not include the time until replacements are ready.
     """
     single = [DurationEstimate(get_grace_seconds(pod, options), f"pod {format_key(pod)}") for pod in forecast.now]
     in_turn = [

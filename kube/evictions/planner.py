@@ -1,4 +1,4 @@
-"""Decides which pods to evict now, given the disruption budgets. Pure functions."""
+"""Decides which pods to evict now, as their PodDisruptionBudgets allow. Pure functions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions, Pod, get_uid, is_read
 
 @dataclass(frozen=True)
 class BudgetQueue:
-    """The pods under one budget, to evict one after another: concurrent evictions would conflict in the API server.
+    """The pods under one PodDisruptionBudget (PDB), to evict one after another.
+
+    Concurrent evictions under one PDB would conflict in the API server.
 
     Attributes:
-        budget: The budget that covers the pods.
-        admitted: Pods that the budget allows to be evicted now.
+        budget: The PDB that covers the pods.
+        admitted: Pods that the PDB allows to be evicted now.
     """
 
     budget: Budget
@@ -33,7 +35,7 @@ class BudgetQueue:
 
     @property
     def key(self) -> str:
-        """Return `namespace/name` of the budget."""
+        """Return `namespace/name` of the PodDisruptionBudget."""
         return format_budget_key(self.budget)
 
 
@@ -42,12 +44,12 @@ class EvictionPlan:
     """The evictions that one pass may send.
 
     Attributes:
-        unbudgeted: Pods that no budget covers; they are evicted concurrently.
-        queues: The budgets that admit pods, with their pods.
-        blocked: Pods that are not evicted now.
-        expected_refusals: Pods in `queues` whose eviction only requests an evacuation, by uid: virt-api denies the
-            eviction of a virt-launcher pod, but makes KubeVirt migrate the VMI. Without virt-api, the pod's budget
-            refuses the eviction, which then has no effect. Either way, the pod stays blocked for the reason given here.
+        unbudgeted: Pods without a PodDisruptionBudget (PDB); they are evicted concurrently.
+        queues: The PDBs that admit pods, each with its pods.
+        blocked: Pods that are not evicted now, with the reason.
+        expected_refusals: Pods in `queues`, by uid, whose eviction will be refused but requests an evacuation. virt-api
+            denies the eviction of a virt-launcher pod, but makes KubeVirt migrate the VMI. Without virt-api, the pod's
+            PDB refuses the eviction, which then has no effect. Either way, the pod stays blocked for the given reason.
         options: The grace period, and whether pods are deleted instead of evicted.
         deletions: Pods that an escalation step deletes concurrently, with `deletion_options`.
     """
@@ -66,7 +68,7 @@ class EvictionPlan:
         return [*self.unbudgeted, *(pod for queue in self.queues for pod in queue.admitted), *self.deletions]
 
     def select(self, predicate: Callable[[Pod], bool]) -> EvictionPlan:
-        """Return the plan with its evictions limited to the pods that `predicate` accepts."""
+        """Return the plan, limited to evictions and deletions of the pods that `predicate` accepts."""
         queues = [replace(queue, admitted=list(filter(predicate, queue.admitted))) for queue in self.queues]
         return replace(
             self,
@@ -76,7 +78,7 @@ class EvictionPlan:
         )
 
     def with_deletions(self, pods: Collection[Pod], options: DrainOptions) -> EvictionPlan:
-        """Return the plan that deletes `pods`, instead of evicting them or leaving them blocked."""
+        """Return the plan changed to delete `pods` instead of evicting them or reporting them as blocked."""
         uids = {get_uid(pod) for pod in pods}
         return replace(
             self.select(lambda pod: get_uid(pod) not in uids),
@@ -94,8 +96,9 @@ def plan_evictions(
 ) -> EvictionPlan:
     """Decide which pods may be evicted now.
 
-    Terminating pods are leaving already and do not appear in the plan. Deletions (`disable_eviction`) ignore budgets.
-    `is_evacuation_due` decides for a pod that waits for KubeVirt whether to request its VMI's evacuation now.
+    Terminating pods are leaving already and do not appear in the plan. Deletions (`disable_eviction`) ignore
+    PodDisruptionBudgets. For a pod that waits for KubeVirt, `is_evacuation_due` decides whether to request its VMI's
+    evacuation now.
     """
     budgets_by_key = {} if options.disable_eviction else {format_budget_key(budget): budget for budget in budgets}
     plan = EvictionPlan(options=options)

@@ -13,20 +13,20 @@ from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions, Pod, get_uid, is_term
 from kube.text_limits import truncate
 
 MAX_ATTEMPTS = 3
-"""Maximum number of attempts to evict a pod that keeps changing; after that, the pod is left to the next pass."""
+"""Maximum number of attempts to evict a pod that keeps changing; the next pass then evicts the pod."""
 MAX_RETRY_SECONDS = 1.0
-"""Seconds after which an eviction that conflicts is not retried, because the maintenance may have ended.
+"""Seconds after which an eviction with a conflict is not retried, because the maintenance may have ended meanwhile.
 
-The next pass reads the maintenance and evicts the pod again.
+The next pass reads the maintenance first, and then evicts the pod.
 """
 MAX_MESSAGE_CHARACTERS = 1024
-"""Maximum characters kept of an API server's message.
+"""Maximum number of characters that are kept of an API server's message.
 
-A webhook may send megabytes, and a status lists hundreds of pods.
+A webhook's message may have megabytes, and a maintenance's status lists hundreds of pods.
 """
 FORBIDDEN_STATUSES = (401, 403)
 BUDGET_REASON = "DisruptionBudget"
-"""Reason of a pod that a budget blocks; the budget also blocks the other pods in its queue."""
+"""Reason of a pod that a PodDisruptionBudget blocks; the PDB then also blocks the other pods in its queue."""
 DISABLE_EVICTION_REASON = "DisableEviction"
 DELETION_REMEDY = "add manifests/components/deleting to the installation, or unset spec.drain.disableEviction"
 ESCALATION_REMEDY = (
@@ -35,7 +35,7 @@ ESCALATION_REMEDY = (
 
 
 class Removal(Enum):
-    """Outcome of an eviction that was not refused."""
+    """The outcome of an eviction that was not refused."""
 
     EVICTED = "the API server granted the eviction"
     ALREADY_GONE = "the pod was deleted, or another client evicted it"
@@ -44,8 +44,8 @@ class Removal(Enum):
 async def send_eviction(api: Api, pod: Pod, options: DrainOptions, *, has_budget: bool) -> Removal | BlockedPod:
     """Evict the pod, or delete it with `disable_eviction` (DRN-1a); retry if the pod changes meanwhile.
 
-    Returns a `BlockedPod` if the pod keeps changing. A pod that an escalation step deletes may change only once,
-    because it may have become ready. Raises `ApiError` for any other refusal.
+    Returns a `BlockedPod` if the pod keeps changing. A deletion by an escalation step is not retried after a change,
+    because the pod may have become ready. Raises `ApiError` for any other refusal.
     """
     began = time.monotonic()
     for _ in range(MAX_ATTEMPTS):
@@ -90,18 +90,19 @@ def build_eviction_path(pod: Pod) -> str:
 
 
 def build_eviction(pod: Pod, *, has_budget: bool = False, options: DrainOptions = DEFAULT_DRAIN_OPTIONS) -> Object:
-    """Build a policy/v1 Eviction for exactly this pod, with the grace period from `options`.
+    """Build a policy/v1 Eviction of exactly this pod, with the grace period from `options`.
 
     The uid precondition protects a different pod with the same name. The resourceVersion precondition prevents two
-    passes from evicting a pod twice, whether they run concurrently or read a cached list. The first eviction changes
-    the pod, so the API server rejects the second one.
+    passes from evicting a pod twice, if they run concurrently or read a cached list. The first eviction changes the
+    pod, so the API server rejects the second one.
 
-    A pod under a budget gets no resourceVersion precondition. The API server compares the version only after it has
-    counted the pod against the budget. A rejected eviction would use up one allowed disruption for two minutes. A
-    second eviction is harmless there, because the API server does not check budgets for a terminating pod.
+    A pod under a PodDisruptionBudget (PDB) gets no resourceVersion precondition. The API server compares the version
+    only after it has counted the pod against the PDB. A rejected eviction would use up one allowed disruption for two
+    minutes. A second eviction of such a pod is harmless, because the API server does not check PDBs for a terminating
+    pod.
     """
     metadata = pod["metadata"]
-    # A budget may also count a Pending pod, because the pod may become ready before the API server checks the budget.
+    # A PDB may also count a Pending pod, because the pod may become ready before the API server checks the PDB.
     is_counted = has_budget or (pod.get("status") or {}).get("phase") == "Pending"
     preconditions = {"uid": metadata["uid"], **({} if is_counted else {"resourceVersion": metadata["resourceVersion"]})}
     return {
@@ -113,16 +114,16 @@ def build_eviction(pod: Pod, *, has_budget: bool = False, options: DrainOptions 
 
 
 def build_grace_options(options: DrainOptions) -> dict[str, int]:
-    """Return the grace period in the form of `DeleteOptions`; empty to use each pod's own grace period."""
+    """Return the `DeleteOptions` field for the grace period; empty to use each pod's own grace period."""
     seconds = options.grace_period_seconds
     return {} if seconds is None else {"gracePeriodSeconds": seconds}
 
 
 def interpret_error(pod: Pod, error: ApiError, options: DrainOptions = DEFAULT_DRAIN_OPTIONS) -> BlockedPod:
-    """Convert an error of an eviction or deletion to the reason why the pod is blocked (X-6, DRN-1a).
+    """Convert an error of an eviction or deletion to a `BlockedPod` with the reason (X-6, DRN-1a).
 
-    The message is the API server's own, except for a missing response and for a namespace that is being deleted. If
-    the permission to delete pods is missing, the message contains the remedy.
+    The message is the API server's own, except for a missing response or a terminating namespace. If the permission to
+    delete pods is missing, the message contains the remedy.
     """
     reference, message = build_object_reference(pod), truncate(error.message, MAX_MESSAGE_CHARACTERS)
     causes = (error.body.get("details") or {}).get("causes") or []
@@ -134,7 +135,7 @@ def interpret_error(pod: Pod, error: ApiError, options: DrainOptions = DEFAULT_D
         remedy = f": {ESCALATION_REMEDY}" if reason == "Forbidden" and not is_webhook_refusal(message) else ""
         reason, message = ESCALATION_REASON, f"escalation step {options.escalation_action}: {message}{remedy}"
     elif is_webhook_refusal(message):
-        pass  # The HTTP status and the causes are the webhook's.
+        pass  # The webhook chose the HTTP status and the causes.
     elif budget_cause:  # with status 429, or with 403 if the budget's status must be recomputed first
         text = truncate(budget_cause.get("message") or message, MAX_MESSAGE_CHARACTERS)
         return BlockedPod(reference, BUDGET_REASON, text, _parse_budget_name(text))
@@ -152,9 +153,9 @@ def interpret_error(pod: Pod, error: ApiError, options: DrainOptions = DEFAULT_D
 
 
 def _parse_budget_name(message: str) -> str:
-    """Return the name of the budget in the API server's message, "" if it names none.
+    """Return the PodDisruptionBudget's name in the API server's message, "" if the message names none.
 
-    The message reads "The disruption budget NAME needs 3 healthy pods and has 3 currently".
+    The message is "The disruption budget NAME needs 3 healthy pods and has 3 currently".
     """
     words = message.split()
     return words[3] if message.startswith("The disruption budget ") and len(words) > 3 else ""

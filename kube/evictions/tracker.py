@@ -1,6 +1,6 @@
 """Tracks the evictions in flight; an eviction continues until its response, even if no pass awaits it.
 
-A pass collects the responses to its evictions, and the late responses to earlier evictions of its node. If no pass
+A pass collects the responses to its own evictions, and late responses to earlier evictions from its node. If no pass
 collects a granted eviction, the tracker reports it to the pass that sent it.
 """
 
@@ -22,44 +22,44 @@ from kube.evictions.requests import Removal, interpret_error, send_eviction
 from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions, Pod, get_node_name, get_uid, is_terminating
 
 LateReporter: TypeAlias = Callable[[list[dict[str, str]]], None]
-"""Function that takes the pods `{namespace, name, uid}` of a pass's granted evictions that no pass collected."""
+"""Function that receives a pass's granted evictions that no pass collected, as pods `{namespace, name, uid}`."""
 EVICTION_TIMEOUT_SECONDS = 30.0
-"""Time limit for an eviction: an admission webhook may take 10 s by default, and there are up to three attempts."""
+"""Timeout of an eviction: an admission webhook may take 10 s by default, and there are up to three attempts."""
 OUTCOME_TTL_SECONDS = 60.0
-"""Seconds for which an outcome that no pass has collected is kept, after the eviction's time limit.
+"""Seconds for which an uncollected outcome is kept after the eviction's timeout.
 
-After the outcome is dropped, the next pass reads the pod's current state.
+Once the outcome is dropped, the next pass reads the pod's current state.
 """
 GRANTED_TTL_SECONDS = 2.0
-"""Seconds for which a granted eviction is remembered, because a cached list may be older than the eviction."""
+"""Seconds for which a granted eviction is remembered, because a cached pod list may be older than the eviction."""
 RECENT_SECONDS = 5.0
-"""Seconds for which the eviction of this process's own pod waits for the outcomes of evictions from other nodes."""
+"""Maximum age, in seconds, of the other evictions whose outcome the eviction of this process's own pod waits for."""
 SHUTDOWN_WAIT_SECONDS = 2.0
-"""Maximum seconds for which an exiting process waits for the responses to its evictions.
+"""Maximum seconds for which a terminating process waits for the responses to its evictions.
 
 A response takes milliseconds unless an admission webhook is slow.
 """
 RETRIABLE_REASONS = ("DisruptionBudget", "MultipleBudgets", "Busy", "Changing")
-"""Refusals after which another attempt may succeed, for example because the budget admits the pod again.
+"""Reasons of refusals after which another attempt may succeed, for example because the PDB admits the pod again.
 
-Refusals by a webhook or a policy are kept until they are reported. If every pass resent these evictions, a slow
+Other refusals, such as a webhook's, are kept until they are reported. If every pass resent these evictions, a slow
 webhook's refusal would never be reported.
 """
 MAX_BACKOFF_SECONDS = 10.0
-"""Maximum pause in seconds that a busy API server can request; the next pass retries after the pause."""
+"""Maximum pause in seconds after a 429 response, whatever `retryAfterSeconds` it contains."""
 
 
 @dataclass(frozen=True)
 class InFlightEviction:
-    """An eviction that was sent and whose outcome no pass has collected.
+    """An eviction that was sent and whose outcome no pass has collected yet.
 
     Attributes:
-        task: The request, whose result is the outcome.
-        sent_at: Time of sending by `time.monotonic()`.
+        task: The task that sends the request; its result is the outcome.
+        sent_at: The time of sending, by `time.monotonic()`.
         expiry_timer: Timer that drops this record.
         pod_reference: The pod as `{namespace, name, uid}`.
         node_name: Name of the pod's node.
-        report_late: Reporter of the pass that sent the eviction, None if late evictions need no report.
+        report_late: The `LateReporter` of the pass that sent the eviction, None if a late outcome needs no report.
         escalation_action: Action of the escalation step that deletes the pod, "" for an eviction.
     """
 
@@ -78,7 +78,7 @@ class InFlightEviction:
 
     @property
     def outcome(self) -> Removal | BlockedPod | None:
-        """Return the outcome, or None if the eviction has no response yet."""
+        """Return the eviction's outcome, None if it has no response yet."""
         return self.task.result() if self.task.done() else None
 
     def is_refused(self, *reasons: str) -> bool:
@@ -87,10 +87,10 @@ class InFlightEviction:
 
 
 class EvictionTracker:
-    """Tracker of the evictions sent through one API client; `for_client` returns the client's tracker.
+    """Tracks the evictions that one API client sends; `for_client` returns the tracker of a client.
 
     Attributes:
-        limiter: The limits that each eviction waits for.
+        limiter: The limits that apply to each eviction.
     """
 
     def __init__(self, api: Api) -> None:
@@ -101,7 +101,7 @@ class EvictionTracker:
 
     @classmethod
     def for_client(cls, api: Api) -> EvictionTracker:
-        """Return the client's tracker; a dry-run client gets a separate one for each plan."""
+        """Return the client's tracker; for a dry-run client, return a new tracker with every call."""
         if api.is_dry_run:
             return cls(api)
         if api not in _trackers:
@@ -118,8 +118,8 @@ class EvictionTracker:
     ) -> InFlightEviction | None:
         """Return the pod's eviction in flight, or send a new one; return None if it cannot start before `deadline`.
 
-        `budget_key` is `namespace/name` of the pod's budget, "" if it has none. The options may turn the eviction into
-        a deletion (DRN-1a).
+        `budget_key` is `namespace/name` of the pod's PodDisruptionBudget, "" if it has none. The options may turn the
+        eviction into a deletion (DRN-1a).
         """
         uid = get_uid(pod)
         if self.has_sent(pod):
@@ -132,8 +132,8 @@ class EvictionTracker:
         self._evictions[uid] = InFlightEviction(
             asyncio.create_task(self._evict(pod, options, has_budget=bool(budget_key)), name=f"eviction of {uid}"),
             time.monotonic(),
-            # The timer refers to the pod by uid only, so that thousands of timers keep no outcomes in memory.
-            asyncio.get_running_loop().call_later(ttl_seconds, self._on_expiry, uid),
+            # The timer refers to the pod only by uid, so that thousands of timers keep no outcomes in memory.
+            asyncio.get_running_loop().call_later(ttl_seconds, self._handle_expiry, uid),
             build_object_reference(pod),
             get_node_name(pod),
             report_late,
@@ -143,7 +143,7 @@ class EvictionTracker:
         return self._evictions[uid]
 
     async def _evict(self, pod: Pod, options: DrainOptions, *, has_budget: bool) -> Removal | BlockedPod:
-        """Evict the pod, and return the outcome; a busy API server pauses all evictions."""
+        """Evict the pod, and return the outcome; the API server's rate limit (429) pauses all evictions."""
         with set_deadline(EVICTION_TIMEOUT_SECONDS):
             try:
                 return await send_eviction(self._api, pod, options, has_budget=has_budget)
@@ -155,14 +155,15 @@ class EvictionTracker:
                 return refusal
 
     def has_sent(self, pod: Pod) -> bool:
-        """Return whether the pod's eviction is in flight or has an outcome that is still valid."""
+        """Return whether the pod's eviction is in flight, or has an outcome that a new attempt would not change."""
         eviction = self._evictions.get(get_uid(pod))
         return eviction is not None and not eviction.is_refused(*RETRIABLE_REASONS)
 
     def was_granted_after_list(self, pod: Pod) -> bool:
-        """Return whether a pass collected the pod's granted eviction recently, and the listed pod does not show it yet.
+        """Return whether a pass recently collected the pod's granted eviction and `pod` does not show the eviction yet.
 
-        A terminating pod shows the eviction, so an escalation step may delete it at once.
+        `pod` comes from a list that may be older than the eviction. A pod that is terminating in the list shows the
+        eviction, so an escalation step may delete it at once.
         """
         return get_uid(pod) in self._granted_uids and not is_terminating(pod)
 
@@ -171,36 +172,34 @@ class EvictionTracker:
         return any(sent.node_name == node_name and not sent.task.done() for sent in self._evictions.values())
 
     def has_recent_evictions(self) -> bool:
-        """Return whether any eviction of the last `RECENT_SECONDS` is unanswered, or granted but not collected."""
+        """Return whether an eviction sent within `RECENT_SECONDS` has no response, or is granted but not collected."""
         earliest = time.monotonic() - RECENT_SECONDS
         return any(
             sent.sent_at > earliest and sent.outcome in (None, Removal.EVICTED) for sent in self._evictions.values()
         )
 
     def mark_collected(self, pod_uid: str) -> None:
-        """Drop the record of an eviction whose outcome a pass has collected; remember a granted eviction briefly."""
+        """Drop the record of an eviction whose outcome a pass has collected; remember a granted one briefly."""
         sent = self._drop_record(pod_uid)
         if sent and sent.outcome is Removal.EVICTED:
             self._granted_uids.add(pod_uid)
             asyncio.get_running_loop().call_later(GRANTED_TTL_SECONDS, self._granted_uids.discard, pod_uid)
 
-    def _collect_granted(self, is_selected: Callable[[InFlightEviction], bool]) -> list[dict[str, str]]:
-        """Return the pods of the selected granted evictions that no pass has collected, and mark them as collected."""
+    def _collect_granted(self, predicate: Callable[[InFlightEviction], bool]) -> list[dict[str, str]]:
+        """Return the pods of granted, uncollected evictions that `predicate` accepts, and mark them as collected."""
         granted = [
-            sent.removed_pod
-            for sent in self._evictions.values()
-            if sent.outcome is Removal.EVICTED and is_selected(sent)
+            sent.removed_pod for sent in self._evictions.values() if sent.outcome is Removal.EVICTED and predicate(sent)
         ]
         for pod in granted:
             self.mark_collected(pod["uid"])
         return granted
 
     def collect_granted_on_node(self, node_name: str) -> list[dict[str, str]]:
-        """Return the pods of the node's granted evictions that no pass has collected, and mark them as collected."""
+        """Return the pods of the node's granted, uncollected evictions, and mark them as collected."""
         return self._collect_granted(lambda sent: sent.node_name == node_name)
 
     async def report_all_late(self) -> None:
-        """Report all granted evictions that no pass has collected, because the process exits.
+        """Report all granted, uncollected evictions, because the process is terminating.
 
         The function first waits up to `SHUTDOWN_WAIT_SECONDS` for the evictions in flight.
         """
@@ -210,17 +209,17 @@ class EvictionTracker:
             self._report_late(report_late)
 
     def _report_late(self, report_late: LateReporter | None) -> None:
-        """Report the granted evictions of one pass, and mark them as collected."""
+        """Report the granted, uncollected evictions of one pass, and mark them as collected."""
         if report_late and (pods := self._collect_granted(lambda sent: sent.report_late is report_late)):
             report_late(pods)
 
-    def _on_expiry(self, pod_uid: str) -> None:
-        """Drop an eviction whose outcome no pass collected; if it was granted, report it and others of its pass."""
+    def _handle_expiry(self, pod_uid: str) -> None:
+        """Drop an eviction whose outcome no pass collected; first report its pass's granted evictions."""
         self._report_late(self._evictions[pod_uid].report_late)
         self._drop_record(pod_uid)
 
     def _drop_record(self, pod_uid: str) -> InFlightEviction | None:
-        """Remove and return the pod's record, and cancel its timer."""
+        """Remove and return the record of the pod's eviction, and cancel its timer."""
         sent = self._evictions.pop(pod_uid, None)
         if sent:
             sent.expiry_timer.cancel()

@@ -1,1 +1,1 @@
-"""Rules for NodeMaintenance objects, as pure functions; only `lookup` calls the API server."""
+"""Rules for NodeMaintenance objects, as pure functions; only the module `lookup` calls the API server."""

@@ -1,6 +1,6 @@
-"""Groups blocked pods by their cause, and suggests what would unblock them. Pure functions.
+"""Groups blocked pods by their cause, and suggests remedies. Pure functions.
 
-The commands, the web pages, the metrics and the Kubernetes Events all use these groups and remedies.
+The CLI, the web pages, the metrics and the Kubernetes Events all use these groups and remedies.
 """
 
 from __future__ import annotations
@@ -25,34 +25,33 @@ OPTION_CHANGES: Mapping[str, tuple[str, bool | None]] = {
     "PodSelector": ("podSelector", None),
     "DisableEviction": ("disableEviction", None),
 }
-"""Reason of pods that `spec.drain` blocks → the field of `spec.drain` and its value that unblocks them; None omits it.
-"""
+"""Field and value of `spec.drain` that unblock pods with a given reason; with the value None, the field is removed."""
 
 
 class Remedy(NamedTuple):
-    """What would unblock a pod, and the command that does it, "" if there is none."""
+    """A change that would unblock a pod, and the command that makes the change, "" if there is none."""
 
     text: str
     command: str = ""
 
     def __str__(self) -> str:
-        """Return the text and the command on one line."""
+        """Return the text and the command on one line, as shown to the administrator."""
         return f"{self.text}: {self.command}" if self.command else self.text
 
 
 @dataclass(frozen=True)
 class BlockedGroup:
-    """Pods that one cause blocks.
+    """Pods that are blocked by the same cause.
 
     Attributes:
-        namespace: The namespace of the first pod, and of the budget if there is one.
+        namespace: The namespace of the first pod, and of the PodDisruptionBudget (PDB) if there is one.
         pods: The pods as `namespace/name`.
-        message: The explanation, from the first pod.
-        budget: The name of the budget, several names for `MultipleBudgets`, "" if no budget is the cause.
-        counts: The budget's healthy and needed pods, such as `2/2`; "" if unknown.
-        since: Time since which the first of the pods has been blocked, "" if unknown.
-        retry_after: Time of the next attempt in UTC, such as `12:01:05`; "" if an event triggers it.
-        remedies: The alternatives that unblock the pods; empty if only the message states what unblocks them.
+        message: The first pod's message.
+        budget: The name of the PDB, several names for `MultipleBudgets`, "" if no PDB is the cause.
+        counts: The PDB's numbers of healthy and required pods, such as `2/2`; "" if unknown.
+        since: Time since which the first blocked pod of the group is blocked, "" if unknown.
+        retry_after: UTC time of the next eviction attempt, such as `12:01:05`; "" if an event triggers it.
+        remedies: Alternative remedies; empty if only the message states what unblocks the pods.
     """
 
     namespace: str
@@ -67,25 +66,25 @@ class BlockedGroup:
 
     @property
     def budget_key(self) -> str:
-        """Return `namespace/name` of the budget, "" if no budget is the cause."""
+        """Return `namespace/name` of the PodDisruptionBudget, "" if no PDB is the cause."""
         return f"{self.namespace}/{self.budget}" if self.budget else ""
 
     @property
     def advice(self) -> tuple[Remedy, ...]:
-        """Return the remedies, after the message unless the budget's counts already state what the message states."""
+        """Return the remedies, preceded by the message unless the PDB's counts already state its content."""
         has_counts = self.reason == "DisruptionBudget" and self.remedies
         return self.remedies if has_counts else (Remedy(self.message), *self.remedies)
 
-    def format_pods(self, max_named: int = 1) -> str:
-        """Return the first names, and the number of the other pods."""
-        return format_first_names(self.pods, max_named)
+    def format_pods(self, max_count: int = 1) -> str:
+        """Return the names of the first pods, and the number of the other pods."""
+        return format_first_names(self.pods, max_count)
 
 
 def group_blocked_pods(blocked_pods: Iterable[BlockedPodEntry], maintenance_name: str = "") -> list[BlockedGroup]:
     """Return one group per cause, the groups with the most pods first.
 
-    A cause is a budget, or else the reason and message, which may block pods in several namespaces. With
-    `maintenance_name`, such as `nodemaintenance.nodemaintenance.medik8s.io/node-1`, the remedies also contain the
+    A cause is a PodDisruptionBudget, or else a reason with its message, which may block pods in several namespaces.
+    With `maintenance_name`, such as `nodemaintenance.nodemaintenance.medik8s.io/node-1`, the remedies also contain the
     commands that change `spec.drain`.
     """
     by_cause: dict[tuple[str, ...], list[BlockedPodEntry]] = {}
@@ -93,10 +92,10 @@ def group_blocked_pods(blocked_pods: Iterable[BlockedPodEntry], maintenance_name
         budget, message = str(pod.get("budget") or ""), str(pod.get("message") or "")
         cause = (pod["namespace"] if budget else "", pod["reason"], budget, "" if budget else message)
         by_cause.setdefault(cause, []).append(pod)
-    return [_build_group(pods, maintenance_name) for pods in sorted(by_cause.values(), key=len, reverse=True)]
+    return [_build_blocked_group(pods, maintenance_name) for pods in sorted(by_cause.values(), key=len, reverse=True)]
 
 
-def _build_group(pods: Sequence[BlockedPodEntry], maintenance_name: str) -> BlockedGroup:
+def _build_blocked_group(pods: Sequence[BlockedPodEntry], maintenance_name: str) -> BlockedGroup:
     first = pods[0]
     retry_times = [time for pod in pods if (time := parse_time_or_none(pod.get("retryAfter")))]
     return BlockedGroup(
@@ -113,26 +112,26 @@ def _build_group(pods: Sequence[BlockedPodEntry], maintenance_name: str) -> Bloc
 
 
 def suggest_remedies(pods: Sequence[BlockedPodEntry], maintenance_name: str = "") -> tuple[Remedy, ...]:
-    """Return the alternatives that would unblock pods with one cause; none if only the message states them.
+    """Return alternative remedies for pods with the same cause; empty if only their message states the remedy.
 
-    A command about single pods is about the first of them.
+    A command for a single pod names the first pod.
     """
     reason = pods[0]["reason"]
     if reason in OPTION_CHANGES:
-        return _suggest_option(*OPTION_CHANGES[reason], maintenance_name)
+        return _suggest_drain_option(*OPTION_CHANGES[reason], maintenance_name)
     suggest = REMEDIES_BY_REASON.get(reason)
     return suggest(pods) if suggest else ()
 
 
-def _suggest_option(field: str, value: bool | None, maintenance_name: str) -> tuple[Remedy, ...]:
-    """Return the change of `spec.drain` that unblocks the pods, () if the maintenance is unknown."""
+def _suggest_drain_option(field: str, value: bool | None, maintenance_name: str) -> tuple[Remedy, ...]:
+    """Return the change of `spec.drain` that unblocks the pods; empty if `maintenance_name` is ""."""
     text = f"{'omit' if value is None else 'set'} spec.drain.{field}"
     patch = _format_patch({"spec": {"drain": {field: value}}})
     return (Remedy(text, f"kubectl patch {maintenance_name} --type merge -p {patch}"),) if maintenance_name else ()
 
 
-def _suggest_for_budget(pods: Sequence[BlockedPodEntry]) -> tuple[Remedy, ...]:
-    """Return more ready pods, unless the budget never allows an eviction, and the looser budgets."""
+def _suggest_for_single_budget(pods: Sequence[BlockedPodEntry]) -> tuple[Remedy, ...]:
+    """Suggest more ready pods, unless the PodDisruptionBudget never allows an eviction, and a looser PDB."""
     first = pods[0]
     if not first.get("budget"):
         return ()
@@ -149,15 +148,16 @@ def _suggest_for_budget(pods: Sequence[BlockedPodEntry]) -> tuple[Remedy, ...]:
 
 
 def _get_count(pod: BlockedPodEntry, field: str) -> int:
-    """Return a number of pods, 0 if it is unknown; another client may have written the status."""
+    """Return the number of pods in this field, 0 if unknown; another client may have written the status."""
     count = pod.get(field)
     return count if isinstance(count, int) else 0
 
 
 def _build_budget_commands(pods: Sequence[BlockedPodEntry]) -> list[str]:
-    """Return the commands that allow one eviction at a time, or the command that edits the budget if none is known.
+    """Return commands that make the PodDisruptionBudget (PDB) allow one eviction at a time.
 
-    Several commands are alternatives for different pods: an unready pod needs another change than a ready one.
+    The commands are alternatives, because an unready pod needs a different change of the PDB than a ready pod. If no
+    such change is known, the only command opens the PDB in an editor.
     """
     first = pods[0]
     target = f"kubectl -n {quote(first['namespace'])}", f"pdb {quote(str(first['budget']))}"
@@ -189,16 +189,16 @@ def _suggest_forced_deletion(pods: Sequence[BlockedPodEntry]) -> tuple[Remedy, .
 
 
 def _format_patch(patch: Object) -> str:
-    """Return the patch as a quoted argument of a command; it contains only names of fields, numbers and constants."""
+    """Format the patch as a quoted shell argument; it must contain only field names, numbers and constants."""
     return f"'{json.dumps(patch, separators=(',', ':'))}'"
 
 
 REMEDIES_BY_REASON: dict[str, Callable[[Sequence[BlockedPodEntry]], tuple[Remedy, ...]]] = {
-    "DisruptionBudget": _suggest_for_budget,
+    "DisruptionBudget": _suggest_for_single_budget,
     "MultipleBudgets": _suggest_for_several_budgets,
     "Finalizers": _suggest_for_finalizers,
     "NodeUnreachable": _suggest_forced_deletion,
     "VolumesMounted": _suggest_forced_deletion,
     "Terminating": _suggest_forced_deletion,
 }
-"""Reason → function that suggests remedies with a command; the message of any other reason states the remedy."""
+"""Functions that suggest a command for a given reason; for other reasons, the message states the remedy."""

@@ -1,8 +1,8 @@
-"""Blocked pods: their entries in `status.blockedPods`, and the backoff before their next eviction (design rule 9).
+"""Builds the entries of `status.blockedPods`, and computes the backoff of blocked pods (design rule 9).
 
 A pod is in backoff if its eviction was refused, or if its controller recreates it on the same node. The backoff grows
-with the time since the first refusal or since the cordon, up to one minute. All event handlers and processes, and the
-tick, compute the same backoff from the timestamps in the objects.
+with the time since the first refusal or since the cordon, up to one minute. All functions and processes compute the
+same backoff, because it depends only on timestamps in the objects.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ from kube.times import format_time, parse_time, parse_time_or_none
 MAX_NAMED_PODS = 5
 """Maximum number of blocked pods that `format_summary` names."""
 MAX_MESSAGE_CHARACTERS = 1024
-"""Maximum length of one pod's message, in characters."""
+"""Maximum length of a blocked pod's message, in characters."""
 REMOVAL_TOLERANCE = timedelta(seconds=10)
-"""Time after the grace period in which a busy kubelet kills the containers and removes the pod."""
+"""Time that a busy kubelet may need after the grace period to kill the containers and remove the pod."""
 MIN_BACKOFF, MAX_BACKOFF = timedelta(seconds=10), timedelta(seconds=60)
-"""Bounds of the backoff.
+"""Minimum and maximum backoff.
 
-A pod that a controller recreates immediately is evicted at most four times in the first minute, then once a minute.
+A pod that its controller recreates immediately is evicted at most four times in the first minute, then once a minute.
 """
 NODE_UNREACHABLE = "NodeUnreachable"
-"""Reason of a stuck pod whose node has sent no heartbeat for so long that its condition Ready is Unknown."""
+"""Reason of a stuck pod on a node whose Ready condition is Unknown, because its kubelet sends no heartbeats."""
 SCHEDULING_GRACE = timedelta(seconds=2)
-"""Time after the cordon during which the scheduler may still bind pods that it was already scheduling."""
+"""Time after the cordon in which kube-scheduler may still bind pods that it was already scheduling."""
 BUDGET_REASONS = ("DisruptionBudget", "MultipleBudgets", *VIRT_LAUNCHER_REASONS)
-"""Reasons without a backoff: an event reports when the budget allows an eviction, and triggers the next attempt."""
+"""Reasons without a backoff: a change of the PodDisruptionBudget triggers the next eviction attempt."""
 REFUSAL_REASONS = ("Error", "Forbidden", ESCALATION_REASON)
 """Reasons of pods whose eviction or deletion was refused."""
 UNDECIDED_REASONS = ("NoAnswer", "Changing", "Busy", "NoTime")
-"""Reasons of evictions that failed without a refusal; if the pass evicted other pods, the next pass retries them."""
+"""Reasons of evictions that failed without a refusal; the next pass retries them if this one evicted other pods."""
 
 
 def build_blocked_pods(
@@ -68,12 +68,12 @@ def build_blocked_pods(
     *,
     is_node_unreachable: bool | None = None,
 ) -> list[Object]:
-    """Return the entries of `status.blockedPods`, sorted by namespace and name.
+    """Build the entries of `status.blockedPods`, sorted by namespace and name.
 
-    These are the `reported` blocked pods that are still pending and not terminating, and the pods that are stuck while
-    terminating. A terminating pod that an escalation step may not delete is also blocked. `since` is kept from
-    `previous` if the pod was already blocked for the same reason; otherwise it is `now`. If `is_node_unreachable` is
-    None, the node was not read, and is taken to be as unreachable as before.
+    These are the `reported` pods that are still pending and not terminating, and terminating pods that are stuck or
+    that an escalation step may not delete. An entry keeps its `since` from `previous` if the pod was already blocked
+    for the same reason; otherwise, `since` is `now`. `is_node_unreachable` is None if the node was not read; then the
+    node's state in `previous` still counts.
     """
     previous = list(previous)
     if is_node_unreachable is None:
@@ -100,7 +100,7 @@ def build_blocked_pods(
 
 
 def get_blocking_key(blocked_pod: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the key of an entry in `status.blockedPods`: the pod, the reason and the budget."""
+    """Return what identifies an entry of `status.blockedPods`: the pod, the cause and the PodDisruptionBudget."""
     namespace, name, reason, budget = (blocked_pod.get(field) for field in ("namespace", "name", "reason", "budget"))
     return namespace, name, get_cause(reason), budget
 
@@ -108,19 +108,19 @@ def get_blocking_key(blocked_pod: Mapping[str, Any]) -> tuple[Any, ...]:
 def get_cause(reason: object) -> str:
     """Return the reason, or "Refused" for the reasons that alternate during an escalation step.
 
-    If both the eviction and the deletion of a pod are refused, the step tries them in turn. The time since which the
-    pod is blocked must not change with each attempt.
+    If both the eviction and the deletion of a pod are refused, the reason changes with every attempt. The time since
+    which the pod is blocked must not change with it.
     """
     return "Refused" if reason in REFUSAL_REASONS else str(reason)
 
 
 def is_recreated(pod: Pod, maintenance: Maintenance, now: datetime) -> bool:
-    """Return whether the pod's controller would recreate the pod on this node."""
+    """Return whether the pod's controller would recreate the pod on this node after an eviction."""
     return _build_blocked_if_recreated(pod, maintenance, now) is not None
 
 
 def format_summary(blocked: Iterable[BlockedPod]) -> str:
-    """Summarize blocked pods in one line for `status.lastError`: the first five by name, grouped by message."""
+    """Summarize blocked pods for `status.lastError` in one line: the first five names, grouped by message."""
     named = sorted((item.key, item.message) for item in blocked)
     names_by_message: dict[str, list[str]] = {}
     for name, message in named[:MAX_NAMED_PODS]:
@@ -130,9 +130,9 @@ def format_summary(blocked: Iterable[BlockedPod]) -> str:
 
 
 def _build_stuck_pod(pod: Pod, now: datetime, *, is_node_unreachable: bool) -> Object | None:
-    """Return the status entry of a pod that outlived its grace period, or None if the pod is not stuck.
+    """Build the status entry of a pod that outlived its grace period; return None if the pod is not stuck.
 
-    The API server sets deletionTimestamp to the end of the grace period.
+    The API server sets a pod's deletionTimestamp to the end of its grace period.
     """
     end = parse_time_or_none(pod["metadata"].get("deletionTimestamp"))
     if not end or now <= end + REMOVAL_TOLERANCE:
@@ -142,10 +142,10 @@ def _build_stuck_pod(pod: Pod, now: datetime, *, is_node_unreachable: bool) -> O
 
 
 def _explain_stuck_pod(pod: Pod, *, is_node_unreachable: bool) -> tuple[str, str]:
-    """Return why a pod that outlived its grace period still exists: the reason and the message.
+    """Return the reason and the message why a pod that outlived its grace period still exists.
 
-    A kubelet removes a pod only after it has unmounted the pod's volumes. Before that, it sets the phase Succeeded or
-    Failed, once all containers have ended.
+    A kubelet removes a pod only after it has unmounted the pod's volumes. Before that, when all containers have
+    terminated, the kubelet sets the phase to Succeeded or Failed.
     """
     if finalizers := pod["metadata"].get("finalizers"):
         names = truncate(", ".join(finalizers), MAX_MESSAGE_CHARACTERS)
@@ -164,14 +164,14 @@ def _explain_stuck_pod(pod: Pod, *, is_node_unreachable: bool) -> tuple[str, str
 
 
 def compute_backoff(elapsed: timedelta) -> timedelta:
-    """Return a backoff as long as the elapsed time, within bounds, so that each backoff is about twice the previous."""
+    """Return the elapsed time within the bounds, so that each backoff is about twice as long as the previous one."""
     return min(max(elapsed, MIN_BACKOFF), MAX_BACKOFF)
 
 
 def is_backing_off(kubernetes_event: Mapping[str, Any] | None, now: datetime) -> bool:
-    """Return whether a repeated repair of a node is in backoff, so that only a later tick repairs the node.
+    """Return whether the repeated repair of a node is in backoff and must wait for a later `resync`.
 
-    `kubernetes_event` is the Event that counts the repairs, or None if there is none.
+    `kubernetes_event` is the Event whose count is the number of repairs, None if there is none.
     """
     if kubernetes_event is None:
         return False
@@ -180,9 +180,9 @@ def is_backing_off(kubernetes_event: Mapping[str, Any] | None, now: datetime) ->
 
 
 def split_due_pods(pods: Iterable[Pod], maintenance: Maintenance, now: datetime) -> tuple[list[Pod], list[BlockedPod]]:
-    """Return the pods that may be evicted now, and a `BlockedPod` for each pod in backoff.
+    """Split the pods into those that may be evicted now and those in backoff, which get a `BlockedPod`.
 
-    A refusal that was recorded for an older spec causes no backoff (DRN-1a).
+    A refusal that was reported for an older spec causes no backoff (DRN-1a).
     """
     due: list[Pod] = []
     backing_off: list[BlockedPod] = []
@@ -203,22 +203,22 @@ def split_due_pods(pods: Iterable[Pod], maintenance: Maintenance, now: datetime)
 
 
 def add_retry_after(blocked: Iterable[BlockedPod], maintenance: Maintenance, now: datetime) -> list[BlockedPod]:
-    """Return the blocked pods, with a `retry_after` time unless they wait for a budget or already have one."""
-    since_by_key = _map_blocking_start_times(maintenance)
-    return [_add_retry_after(item, since_by_key.get(_build_blocking_key(item)), now) for item in blocked]
+    """Return the blocked pods, each with `retry_after` unless a PodDisruptionBudget blocks it or it is already set."""
+    since_by_key = _map_blocked_since(maintenance)
+    return [_add_retry_after(item, since_by_key.get(_build_cause_key(item)), now) for item in blocked]
 
 
 def was_blocked(blocked_pod: BlockedPod, maintenance: Maintenance) -> bool:
-    """Return whether the status already lists the pod as blocked for the same reason."""
-    return _build_blocking_key(blocked_pod) in _map_blocking_start_times(maintenance)
+    """Return whether the status already lists the pod as blocked by the same cause."""
+    return _build_cause_key(blocked_pod) in _map_blocked_since(maintenance)
 
 
-def _build_blocking_key(blocked_pod: BlockedPod) -> tuple[str, str, str]:
+def _build_cause_key(blocked_pod: BlockedPod) -> tuple[str, str, str]:
     return blocked_pod.pod["namespace"], blocked_pod.pod["name"], get_cause(blocked_pod.reason)
 
 
-def _map_blocking_start_times(maintenance: Maintenance) -> dict[tuple[str, str, str], object]:
-    """Return the time since which the status lists each pod as blocked, by namespace, name and reason."""
+def _map_blocked_since(maintenance: Maintenance) -> dict[tuple[str, str, str], object]:
+    """Return the time since which the status lists a pod as blocked, by namespace, name and cause."""
     return {
         (item["namespace"], item["name"], get_cause(item["reason"])): item.get("since")
         for item in get_blocked_pods(maintenance)
@@ -234,9 +234,9 @@ def _add_retry_after(blocked_pod: BlockedPod, since: object, now: datetime) -> B
 
 
 def _build_reported_refusal(pod: Pod, reported: Mapping[str, Any] | None, now: datetime) -> BlockedPod | None:
-    """Return the pod's refusal from the status if it has a plausible retry time, else None.
+    """Return the pod's refusal in the status as a `BlockedPod`, None if it has no plausible retry time.
 
-    A retry time more than twice `MAX_BACKOFF` ahead comes from a wrong clock and is ignored.
+    A retry time more than twice `MAX_BACKOFF` in the future comes from a wrong clock and is ignored.
     """
     retry_after = parse_time_or_none(reported.get("retryAfter")) if reported else None
     if reported is None or retry_after is None or retry_after > now + 2 * MAX_BACKOFF:
@@ -248,10 +248,10 @@ def _build_reported_refusal(pod: Pod, reported: Mapping[str, Any] | None, now: d
 
 
 def _get_cordoned_since(maintenance: Maintenance, now: datetime) -> datetime | None:
-    """Return the time since which the node has accepted only pods that tolerate its taints, or None if unknown.
+    """Return the time since which the node has accepted only pods that tolerate its taints, None if unknown.
 
-    If the status does not report the cordon yet, the function returns the maintenance's creation time. It also
-    returns the creation time if the reported time is in the future, because the clock of its writer was wrong.
+    This is the maintenance's creation time if the status does not report the cordon yet. It is also the creation time
+    if the reported time is in the future, because its writer's clock was wrong.
     """
     transition_time = (
         get_condition(maintenance, "Cordoned").get("lastTransitionTime") if is_reported_cordoned(maintenance) else None
@@ -263,12 +263,13 @@ def _get_cordoned_since(maintenance: Maintenance, now: datetime) -> datetime | N
 
 
 def _build_blocked_if_recreated(pod: Pod, maintenance: Maintenance, now: datetime) -> BlockedPod | None:
-    """Return a `BlockedPod` if a controller created the pod on this node after the node was tainted, else None.
+    """Build a `BlockedPod` if a controller created the pod on this node after the cordon; otherwise return None.
 
-    Such a pod tolerates the taints or bypassed the scheduler, so its controller would recreate it here after an
-    eviction. A pod that was scheduled while another client had uncordoned the node is treated the same way. Kubernetes
-    timestamps have a resolution of one second. A pod from the same second as the cordon counts as created after the
-    cordon, because many evictions fit into one second.
+    Such a pod tolerates the taints or bypassed kube-scheduler, so its controller would recreate it here after an
+    eviction. A pod that was scheduled while another client had uncordoned the node is treated the same way.
+
+    Kubernetes timestamps have a resolution of one second. A pod that was created in the second of the cordon counts as
+    created after it, because a pod may be recreated many times in one second.
     """
     owner, cordoned_since = get_controller(pod), _get_cordoned_since(maintenance, now)
     if owner is None or cordoned_since is None:

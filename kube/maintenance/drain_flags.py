@@ -1,8 +1,8 @@
 """Drain options of a NodeMaintenance: which pods `spec.drain` covers, and which pods its flags block (DRN-1a).
 
-Without `spec.drain`, a maintenance drains like `kubectl drain --force --delete-emptydir-data --ignore-daemonsets`. If a
-flag forbids the removal of one pod, kubectl aborts the whole drain. This project blocks only that pod, and evicts the
-other pods.
+Without `spec.drain`, the drain is like `kubectl drain --force --delete-emptydir-data --ignore-daemonsets`. If a flag
+forbids the removal of one pod, kubectl aborts the whole drain. This project blocks only that pod, and evicts the other
+pods.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from kube.times import parse_time
 
 FORCE, DELETE_EMPTYDIR_DATA, IGNORE_DAEMONSETS = "Force", "DeleteEmptyDirData", "IgnoreDaemonSets"
 POD_SELECTOR = "PodSelector"
-"""Reasons of blocked pods: the flag that would let the pod leave, or the invalid selector."""
+"""Reasons of blocked pods: the flag that would allow the pod's eviction, or the invalid selector."""
 UNSELECTED_MESSAGE, SKIPPED_MESSAGE = "not selected", "terminating for longer than skipWaitForDeleteTimeoutSeconds"
-"""Reasons why a drain does not cover a pod."""
+"""Reasons why a drain does not cover a pod: its labels do not match, or kubectl would not wait for it either."""
 STATIC_POD_REASON, DAEMON_SET_REASON = "static pod", "pod of a DaemonSet"
-"""Reasons why a pod stays regardless of the flags."""
+"""Reasons why a pod stays on the node regardless of the flags."""
 REMEDIES = {
     IGNORE_DAEMONSETS: "its DaemonSet would recreate it on this node immediately: set spec.drain.ignoreDaemonSets, "
     "or exclude the node from the DaemonSet",
@@ -47,9 +47,9 @@ REMEDIES = {
 
 
 def parse_drain_options(maintenance: Maintenance) -> DrainOptions:
-    """Return the drain options from `spec.drain`; a field that is unset or of the wrong type keeps its default.
+    """Parse `spec.drain`; a field that is unset or has the wrong type keeps its default.
 
-    Wrong types are possible only if the CRD's schema did not validate the object.
+    A field can have a wrong type only if the CRD's schema did not validate the object.
     """
     drain = get_spec(maintenance).get("drain")
     if not isinstance(drain, dict):
@@ -79,24 +79,25 @@ def _parse_seconds(drain: Mapping[str, Any], name: str) -> int:
 def classify_for_drain(
     pods: Iterable[Pod], options: DrainOptions, now: datetime, orphan_uids: Collection[str] = ()
 ) -> PodClassification:
-    """Classify the node's pods by what the drain does with them; omit those that `get_exclusion_reason` excludes.
+    """Classify the pods that the drain covers by what it does with them.
 
-    An invalid selector selects all pods; `find_pods_blocked_by_flags` then blocks them.
+    `get_exclusion_reason` determines which pods the drain covers. An invalid selector covers all pods;
+    `find_pods_blocked_by_flags` then blocks them.
     """
     return classify_pods([pod for pod in pods if not get_exclusion_reason(pod, options, now)], options, orphan_uids)
 
 
 def get_exclusion_reason(pod: Pod, options: DrainOptions, now: datetime) -> str:
-    """Return the reason why the drain does not cover the pod, or "" if it does."""
-    if not _is_selected(options, pod):
+    """Return the reason why the drain does not cover the pod, "" if it does."""
+    if not _matches_pod_selector(options, pod):
         return UNSELECTED_MESSAGE
-    return SKIPPED_MESSAGE if _is_skipped(pod, options, now) else ""
+    return SKIPPED_MESSAGE if _is_deletion_overdue(pod, options, now) else ""
 
 
 def explain_ignored_pods(
     pods: Iterable[Pod], classification: PodClassification, options: DrainOptions, now: datetime
 ) -> list[tuple[Pod, str]]:
-    """Return the pods that do not leave, each with the reason."""
+    """Return the pods that stay on the node, each with the reason."""
     leaving_uids = {get_uid(pod) for pod in classification.leaving}
     ignored = [pod for pod in pods if get_uid(pod) not in leaving_uids]
     reasons = (
@@ -106,7 +107,7 @@ def explain_ignored_pods(
     return list(zip(ignored, reasons, strict=True))
 
 
-def _is_selected(options: DrainOptions, pod: Pod) -> bool:
+def _matches_pod_selector(options: DrainOptions, pod: Pod) -> bool:
     selector, _ = _parse_pod_selector(options.pod_selector)
     return matches(selector, pod["metadata"].get("labels") or {})
 
@@ -115,8 +116,8 @@ def _is_selected(options: DrainOptions, pod: Pod) -> bool:
 def _parse_pod_selector(query: str) -> tuple[Mapping[str, Any], str]:
     """Parse a pod selector; return the selector and an error message, which is "" if the selector is valid.
 
-    For an invalid query, the selector matches all pods. The result is cached, because a user's selector may be long and
-    is needed for each pod.
+    The selector of an invalid query matches all pods. The result is cached, because a user's selector may be long and
+    is evaluated for each pod.
     """
     try:
         return parse_selector(query), ""
@@ -124,10 +125,10 @@ def _parse_pod_selector(query: str) -> tuple[Mapping[str, Any], str]:
         return {}, f"spec.drain.podSelector cannot be read: {error}; correct the selector, or omit the field"
 
 
-def _is_skipped(pod: Pod, options: DrainOptions, now: datetime) -> bool:
+def _is_deletion_overdue(pod: Pod, options: DrainOptions, now: datetime) -> bool:
     """Return whether the pod's deletion is overdue by more than `skip_wait_seconds`.
 
-    As in kubectl, the overdue time is rounded down to whole seconds.
+    As in kubectl, the time is rounded down to whole seconds.
     """
     if not options.skip_wait_seconds or not is_terminating(pod):
         return False
@@ -136,7 +137,7 @@ def _is_skipped(pod: Pod, options: DrainOptions, now: datetime) -> bool:
 
 
 def find_pods_blocked_by_flags(classification: PodClassification, options: DrainOptions) -> list[BlockedPod]:
-    """Return the pods to evict that a flag blocks, each with the first such flag in kubectl's order.
+    """Return the leaving pods that a flag blocks, each with the first such flag in kubectl's order.
 
     A terminating pod is never blocked. An invalid selector blocks all other pods.
     """
@@ -149,7 +150,7 @@ def find_pods_blocked_by_flags(classification: PodClassification, options: Drain
 
 
 def _map_flag_refusals(classification: PodClassification, options: DrainOptions) -> dict[str, tuple[str, str]]:
-    """Return the flag that keeps a pod on the node, and the remedy, by the pod's uid; also for terminating pods."""
+    """Return each blocking flag and its remedy by the pod's uid; terminating pods are included."""
     _, selector_error = _parse_pod_selector(options.pod_selector)
     flags = {
         IGNORE_DAEMONSETS: () if options.ignore_daemonsets else classification.daemonset_pods,
@@ -163,13 +164,13 @@ def _map_flag_refusals(classification: PodClassification, options: DrainOptions)
 
 
 def select_evictable_pods(classification: PodClassification, options: DrainOptions) -> list[Pod]:
-    """Return the pods to evict, without those that a flag blocks."""
+    """Return the leaving pods that no flag blocks; terminating pods are included."""
     refused_uids = {item.pod["uid"] for item in find_pods_blocked_by_flags(classification, options)}
     return [pod for pod in classification.leaving if get_uid(pod) not in refused_uids]
 
 
 def select_permitted_pods(classification: PodClassification, options: DrainOptions) -> list[Pod]:
-    """Return the leaving pods that no flag keeps on the node, even if they are not terminating."""
+    """Return the leaving pods that no flag forbids to remove, whether they are terminating or not."""
     refusal_by_uid = _map_flag_refusals(classification, options)
     return [pod for pod in classification.leaving if get_uid(pod) not in refusal_by_uid]
 
@@ -177,22 +178,22 @@ def select_permitted_pods(classification: PodClassification, options: DrainOptio
 def find_reported_orphans(pods: Iterable[Pod], blocked: Iterable[Mapping[str, Any]]) -> set[str]:
     """Return the uids of the DaemonSet pods that `blocked` lists with the reason `Force`.
 
-    `Force` can block a DaemonSet pod only if its DaemonSet no longer exists.
+    `Force` blocks a DaemonSet pod only if its DaemonSet was deleted.
     """
     named = {f"{item['namespace']}/{item['name']}" for item in blocked if item["reason"] == FORCE}
     return {get_uid(pod) for pod in pods if is_daemonset_pod(pod) and format_key(pod) in named}
 
 
 def are_refusals_reported(refusals: Iterable[BlockedPod], maintenance: Maintenance) -> bool:
-    """Return whether the status already lists all `refusals` with their reasons, so no further report is needed."""
+    """Return whether the status already lists all these refusals, so that no report is needed."""
     reported = {(item["namespace"], item["name"], item["reason"]) for item in get_blocked_pods(maintenance)}
     return all((item.pod["namespace"], item.pod["name"], item.reason) in reported for item in refusals)
 
 
 def build_drain_warning(classification: PodClassification, options: DrainOptions) -> str:
-    """Return the warning to log before the first eviction (NMO-8a), or "" if there is nothing to warn about.
+    """Return the warning to log before the first eviction (NMO-8a), "" if there is nothing to warn about.
 
-    The warning names the DaemonSet pods that stay on the node, and the evicted pods that no controller recreates.
+    The warning names DaemonSet pods that stay on the node, and pods to evict that no controller would recreate.
     """
     leaving = {get_uid(pod) for pod in select_evictable_pods(classification, options)}
     daemons = classification.daemonset_pods if options.ignore_daemonsets else []
@@ -202,6 +203,6 @@ def build_drain_warning(classification: PodClassification, options: DrainOptions
 
 
 def build_drain_spec(options: Mapping[str, object]) -> Object:
-    """Build the spec field `drain` from the flags that are set, or {} if all flags are None."""
+    """Build the field `drain` of a spec from the options that are set; {} if all options are None."""
     given = {name: value for name, value in options.items() if value is not None}
     return {"drain": given} if given else {}

@@ -1,7 +1,7 @@
-"""The deadline of a drain, and the steps of its escalation: which step is due, and which pods a step deletes.
+"""The deadline of a drain and the escalation steps: which step is due, and which pods it deletes. Pure functions.
 
-`spec.drain.deadline` and the steps in `spec.drain.escalation` count from `status.startTime`. `status` records a step in
-`status.escalation` before `evict` acts on it. Pure functions.
+`spec.drain.deadline` and the steps in `spec.drain.escalation` are relative to `status.startTime`. The function `status`
+records a step in `status.escalation` before the function `evict` executes it.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ ACTION_EFFECTS = {
     DELETE: "pods that cannot be evicted are deleted, regardless of their disruption budgets",
     DELETE_NOW: "pods that cannot be evicted, and terminating pods, are deleted with grace period 0",
 }
-"""Action of a step → its effect. The actions are in ascending order: each action includes the previous ones."""
+"""Effect of each step's action. The actions are in ascending order: each action includes the previous ones."""
 ACTIONS = tuple(ACTION_EFFECTS)
 DEADLINE_EXCEEDED = "DeadlineExceeded"
-"""Reason of the condition Drained after the deadline."""
+"""Reason of the condition Drained after the deadline has passed."""
 DELETABLE_BUDGET_REASONS = ("DisruptionBudget", "MultipleBudgets")
-"""Reasons of pods that a budget blocks; not those of virt-launcher pods, which wait for KubeVirt."""
+"""Reasons of pods that a PDB blocks, without the reasons of virt-launcher pods, which wait for KubeVirt."""
 REFUSAL_PATTERN = re.compile("webhook|denied request")
-"""Matches an `Error` with which a webhook or a policy refused an eviction; other errors may be over soon."""
+"""Matches the message of an `Error` if a webhook or a policy refused the eviction; other errors may be temporary."""
 DURATION_PATTERN = re.compile(r"(?:([0-9]{1,5})h)?(?:([0-9]{1,5})m)?(?:([0-9]{1,5})s)?")
-"""Matches the durations that the CRD allows; Go's `time.ParseDuration` accepts them, too."""
+"""Matches the durations that the CRD allows, which are a subset of those of Go's `time.ParseDuration`."""
 LATEST_TIME = datetime(9900, 1, 1, tzinfo=timezone.utc)
-"""Time after which a time in a status is invalid: another client has written it, and later times may overflow."""
+"""Upper bound of the times in a status; a later time comes from another client and could cause an overflow."""
 MAX_VALUE_CHARACTERS = 40
-"""Maximum length of an invalid value that an error quotes, in characters."""
+"""Maximum length, in characters, of an invalid value that an error message quotes."""
 
 
 @dataclass(frozen=True)
 class EscalationStep:
-    """A step of the escalation.
+    """A step in `spec.drain.escalation`.
 
     Attributes:
-        action: one of `ACTIONS`.
-        after: the time since the start of the drain, as in the spec.
-        delay: the same time.
+        action: One of `ACTIONS`.
+        after: The time since the start of the drain, as in the spec.
+        delay: The time in `after`, parsed.
     """
 
     action: str
@@ -58,17 +58,17 @@ class EscalationStep:
     delay: timedelta
 
     def as_data(self) -> dict[str, str]:
-        """Return the step in the form of the spec."""
+        """Return the step as in `spec.drain.escalation`."""
         return {"action": self.action, "after": self.after}
 
     def as_status(self, now: datetime) -> Object:
-        """Return `status.escalation` for a step that begins now."""
+        """Return the value of `status.escalation` for a step that begins now."""
         return {**self.as_data(), "time": format_time(now)}
 
 
 @dataclass(frozen=True)
 class DrainSchedule:
-    """The deadline and the steps in `spec.drain`, and the error if they are invalid; then no step applies."""
+    """The deadline and the escalation steps in `spec.drain`; if they are invalid, only `error` is set."""
 
     deadline: timedelta | None = None
     steps: tuple[EscalationStep, ...] = ()
@@ -76,31 +76,33 @@ class DrainSchedule:
 
 
 class NextStep(NamedTuple):
-    """The step that follows the current one, and when it is due."""
+    """The escalation step after the current one, and the time when it is due."""
 
     step: EscalationStep
     due_at: datetime
 
 
 def parse_duration(value: object) -> timedelta:
-    """Parse a positive duration such as 1h30m. Raises `ValueError` for any other value."""
+    """Parse a positive duration, such as 1h30m. Raises `ValueError` for any other value."""
     match = DURATION_PATTERN.fullmatch(value) if isinstance(value, str) else None
     hours, minutes, seconds = (int(number or 0) for number in match.groups()) if match else (0, 0, 0)
     if not (hours or minutes or seconds):
-        raise ValueError(f"{_quote(value)} is not a positive duration: write hours, minutes and seconds, as in 1h30m")
+        raise ValueError(
+            f"{_quote_value(value)} is not a positive duration: write hours, minutes and seconds, as in 1h30m"
+        )
     return timedelta(hours=hours, minutes=minutes, seconds=seconds)
 
 
 def parse_drain_schedule(maintenance: Maintenance) -> DrainSchedule:
-    """Return the schedule in `spec.drain`; an error names the invalid field and the remedy.
+    """Parse the deadline and the escalation steps; the `error` of the result names an invalid field and the remedy.
 
-    Invalid values are possible only if the CRD's schema did not validate the object.
+    A value can be invalid only if the CRD's schema did not validate the object.
     """
     drain = get_spec(maintenance).get("drain")
     if not isinstance(drain, dict):
         return DrainSchedule()
     try:
-        return DrainSchedule(_parse_deadline(drain), tuple(_parse_steps(drain)))
+        return DrainSchedule(_parse_deadline(drain), tuple(_parse_escalation_steps(drain)))
     except ValueError as error:
         return DrainSchedule(error=str(error))
 
@@ -110,12 +112,12 @@ def _parse_deadline(drain: Mapping[str, Any]) -> timedelta | None:
     return None if deadline is None else _parse_duration_field("spec.drain.deadline", deadline)
 
 
-def _parse_steps(drain: Mapping[str, Any]) -> list[EscalationStep]:
-    """Return the steps, which must be in ascending order of time and of action."""
+def _parse_escalation_steps(drain: Mapping[str, Any]) -> list[EscalationStep]:
+    """Parse the escalation steps, which must be in ascending order of time and of action."""
     items = drain.get("escalation")
     if not isinstance(items, list | None):
         raise ValueError("spec.drain.escalation is not a list: write steps, as in {after: 30m, action: Delete}")
-    steps = [_parse_step(f"spec.drain.escalation[{index}]", item) for index, item in enumerate(items or [])]
+    steps = [_parse_escalation_step(f"spec.drain.escalation[{index}]", item) for index, item in enumerate(items or [])]
     for index, (before, step) in enumerate(pairwise(steps), start=1):
         name = f"spec.drain.escalation[{index}]"
         if ACTIONS.index(step.action) <= ACTIONS.index(before.action):
@@ -125,12 +127,12 @@ def _parse_steps(drain: Mapping[str, Any]) -> list[EscalationStep]:
     return steps
 
 
-def _parse_step(name: str, item: object) -> EscalationStep:
+def _parse_escalation_step(name: str, item: object) -> EscalationStep:
     if not isinstance(item, dict):
         raise ValueError(f"{name} is not an object: write a step, as in {{after: 30m, action: Delete}}")
     action, after = item.get("action"), item.get("after")
     if action not in ACTIONS:
-        raise ValueError(f"{name}.action {_quote(action)} is unknown: use {', '.join(ACTIONS)}")
+        raise ValueError(f"{name}.action {_quote_value(action)} is unknown: use {', '.join(ACTIONS)}")
     return EscalationStep(action, str(after), _parse_duration_field(f"{name}.after", after))
 
 
@@ -141,12 +143,12 @@ def _parse_duration_field(name: str, value: object) -> timedelta:
         raise ValueError(f"{name} {error}") from None
 
 
-def _quote(value: object) -> str:
+def _quote_value(value: object) -> str:
     return f'"{truncate(str(value), MAX_VALUE_CHARACTERS)}"'
 
 
 def get_start_time(maintenance: Maintenance) -> datetime | None:
-    """Return when the drain began, or None if the status does not contain a valid time."""
+    """Return the time when the drain began, None if the status does not contain a valid time."""
     return _parse_status_time(get_status(maintenance).get("startTime"))
 
 
@@ -156,7 +158,7 @@ def _parse_status_time(value: object) -> datetime | None:
 
 
 def compute_deadline(maintenance: Maintenance, start: datetime | None) -> datetime | None:
-    """Return the deadline of a drain that began at `start`, or None if the spec has none."""
+    """Return the deadline of a drain that began at `start`, None if the spec has no deadline."""
     deadline = parse_drain_schedule(maintenance).deadline
     return None if deadline is None or start is None else start + deadline
 
@@ -168,7 +170,7 @@ def has_passed_deadline(maintenance: Maintenance, start: datetime | None, now: d
 
 
 def find_current_step(maintenance: Maintenance) -> EscalationStep | None:
-    """Return the step in `status.escalation`, or None if the spec does not contain the step (any longer)."""
+    """Return the escalation step in `status.escalation`, None if the spec does not contain that step."""
     recorded = _get_recorded_step(maintenance)
     steps = parse_drain_schedule(maintenance).steps
     return next((step for step in steps if step.as_data().items() <= recorded.items()), None)
@@ -180,17 +182,19 @@ def _get_recorded_step(maintenance: Maintenance) -> Mapping[str, Any]:
 
 
 def find_due_step(maintenance: Maintenance, now: datetime) -> EscalationStep | None:
-    """Return the step that follows the current one, if the step is due."""
+    """Return the escalation step after the current one if that step is due, otherwise None."""
     following = find_next_step(maintenance, now)
     return following.step if following and now >= following.due_at else None
 
 
 def find_next_step(maintenance: Maintenance, now: datetime) -> NextStep | None:
-    """Return the step that follows the current one, or None if no step will begin.
+    """Return the escalation step after the current one, None if no step will begin.
 
-    After the previous step, the step waits at least as long as the spec's times are apart, even if the previous step
-    began late. Otherwise, after an outage, a milder step would have no time to take effect. After a success no step is
-    due: the recorded start is that of the finished drain, and a new pod begins another one.
+    The interval between two steps is at least that in the spec, even if the earlier step began late. Otherwise, after
+    an outage, the milder step would have no time to take effect.
+
+    No step is due on a drained node: the recorded start is that of the finished drain, and a new pod starts another
+    drain.
     """
     steps, current, start = (
         parse_drain_schedule(maintenance).steps,
@@ -210,7 +214,7 @@ def find_next_step(maintenance: Maintenance, now: datetime) -> NextStep | None:
 
 
 def is_overdue_unreported(maintenance: Maintenance, now: datetime) -> bool:
-    """Return whether the status lacks the passed deadline, the due step, or the start that they count from."""
+    """Return whether the status lacks the passed deadline, the due step, or the start time that both depend on."""
     schedule, start = parse_drain_schedule(maintenance), get_start_time(maintenance)
     if schedule.deadline is None and not schedule.steps:
         return False
@@ -223,9 +227,9 @@ def is_overdue_unreported(maintenance: Maintenance, now: datetime) -> bool:
 
 
 def determine_start_time(maintenance: Maintenance, now: datetime, *, is_drained: bool) -> datetime | None:
-    """Return when the drain began: now for its first status, and for the first pod after a success.
+    """Return the time when the drain began: `now` for the first status, and for a new pod on a drained node.
 
-    For a drained node whose status has no time, because an earlier release wrote it, the function returns None.
+    The result is None for a drained node whose status has no start time, because an earlier release wrote the status.
     """
     start = get_start_time(maintenance)
     if get_status(maintenance).get("phase") == SUCCEEDED:
@@ -236,11 +240,11 @@ def determine_start_time(maintenance: Maintenance, now: datetime, *, is_drained:
 def select_deletions(
     maintenance: Maintenance, pods: Iterable[Pod], blocked: Iterable[BlockedPod], now: datetime
 ) -> list[Pod]:
-    """Return the pods that the current step deletes.
+    """Return the pods that the current escalation step deletes.
 
-    `pods` are the pods that the drain options allow to leave. `blocked` are those of them that may not be evicted now.
-    Pods that their controller recreates on this node stay, such as pods of DaemonSets. Virt-launcher pods stay, because
-    their virtual machines would shut down instead of migrating.
+    `pods` are the pods that the drain options allow to leave; `blocked` are those of them that may not be evicted now.
+    Pods that their controller would recreate on this node stay, such as DaemonSet pods. Virt-launcher pods also stay,
+    because their VMs would shut down instead of migrating.
     """
     step = find_current_step(maintenance)
     if step is None:
@@ -257,7 +261,7 @@ def select_deletions(
 
 
 def _is_refusal(blocked_pod: Mapping[str, Any]) -> bool:
-    """Return whether the API server, a webhook or a policy refused the eviction, so that it would be refused again."""
+    """Return whether the API server, a webhook or a policy refused the eviction and would refuse it again."""
     reason, message = blocked_pod["reason"], str(blocked_pod.get("message") or "")
     return reason == "Forbidden" or (reason == "Error" and bool(REFUSAL_PATTERN.search(message)))
 
@@ -265,8 +269,8 @@ def _is_refusal(blocked_pod: Mapping[str, Any]) -> bool:
 def _is_deletion_due(action: str, pod: Pod, blocked_reason: str, refused: Collection[str]) -> bool:
     """Return whether the action deletes a pod that is blocked for `blocked_reason`, "" if it is not blocked.
 
-    A pod whose eviction was refused is deleted once its backoff has ended. If a finalizer keeps a pod that has grace
-    period 0, another deletion would change nothing.
+    A pod whose eviction was refused is deleted after its backoff. A terminating pod with grace period 0 is not deleted
+    again, because only a finalizer keeps it.
     """
     if is_terminating(pod):
         is_immediate = pod["metadata"].get("deletionGracePeriodSeconds") == 0
@@ -277,6 +281,6 @@ def _is_deletion_due(action: str, pod: Pod, blocked_reason: str, refused: Collec
 
 
 def build_deletion_options(step: EscalationStep, options: DrainOptions) -> DrainOptions:
-    """Return the options with which the step deletes pods."""
+    """Return the drain options with which this escalation step deletes pods."""
     grace_seconds = 0 if step.action == DELETE_NOW else options.grace_period_seconds
     return replace(options, disable_eviction=True, grace_period_seconds=grace_seconds, escalation_action=step.action)

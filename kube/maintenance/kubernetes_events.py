@@ -1,4 +1,4 @@
-"""Kubernetes Events about nodes and maintenances that `kubectl describe` shows (OSV-12, NMO-27)."""
+"""Builds the content of Kubernetes Events about nodes and maintenances (OSV-12, NMO-27)."""
 
 from __future__ import annotations
 
@@ -32,44 +32,44 @@ EVENT_MESSAGES = {
     DEADLINE_REASON: "The drain has not finished within spec.drain.deadline",
     ESCALATE_REASON: "The drain escalates",
 }
-"""Reason → message, in the medik8s operator's wording if it has one; a detail follows after a colon."""
+"""Message of each Event reason, in the medik8s operator's wording if it has one; details follow after a colon."""
 WARNING_REASONS = (FAIL_REASON, DEADLINE_REASON, ESCALATE_REASON)
-"""Reasons of the Events about a maintenance that are Warnings."""
+"""Reasons of the Warnings about a maintenance; all other reasons are Normal."""
 
 
 def build_node_notice(
     node_name: str, reason: str, maintenance: Maintenance, message: str = "", *, event_type: str = NORMAL_TYPE
 ) -> EventNotice:
-    """Build a notice about a node; by default, its message is that of `EVENT_MESSAGES`."""
+    """Build the content of an Event about a node; the default message is that of the reason in `EVENT_MESSAGES`."""
     regarding = {"apiVersion": "v1", "kind": "Node", "name": node_name}
-    return _build_notice(regarding, reason, message or EVENT_MESSAGES[reason], maintenance, event_type)
+    return _build_counted_event(regarding, reason, message or EVENT_MESSAGES[reason], maintenance, event_type)
 
 
 def build_progress_notices(reason: str, maintenance: Maintenance, detail: str = "") -> list[EventNotice]:
-    """Build the notices about a maintenance and its node that report the maintenance's progress (NMO-27).
+    """Build the Events on a maintenance and on its node that report the maintenance's progress (NMO-27).
 
-    `detail` follows the reason's message.
+    `detail` is appended to the message of the reason.
     """
     metadata, node_name = maintenance["metadata"], get_node_name(maintenance)
     message = f"{EVENT_MESSAGES[reason]}: {detail}" if detail else EVENT_MESSAGES[reason]
     event_type = WARNING_TYPE if reason in WARNING_REASONS else NORMAL_TYPE
     regarding = {"apiVersion": maintenance["apiVersion"], "kind": "NodeMaintenance"}
     regarding |= {key: metadata[key] for key in ("name", "uid")}
-    notices = [_build_notice(regarding, reason, message, maintenance, event_type)]
+    notices = [_build_counted_event(regarding, reason, message, maintenance, event_type)]
     if node_name:
         notices.append(build_node_notice(node_name, reason, maintenance, message, event_type=event_type))
     return notices
 
 
 def build_step_notices(maintenance: Maintenance, step: EscalationStep) -> list[EventNotice]:
-    """Build the notices about a step of the escalation; each step has an Event of its own."""
+    """Build the Events that report an escalation step; each step has its own Events."""
     detail = f"step {step.action}, {step.after} after its start: {ACTION_EFFECTS[step.action]}"
     notices = build_progress_notices(ESCALATE_REASON, maintenance, detail)
     return [replace(notice, series=f"{notice.series}/{step.action}/{step.after}") for notice in notices]
 
 
-def _build_notice(
+def _build_counted_event(
     regarding: dict[str, str], reason: str, message: str, maintenance: Maintenance, event_type: str
 ) -> EventNotice:
-    """Build a notice whose repetition for the same maintenance increments the count of its Event."""
+    """Build the content of an Event; repeating it for the same maintenance increments the count of one Event."""
     return EventNotice(regarding, reason, message, event_type, series=maintenance["metadata"]["uid"])

@@ -1,4 +1,4 @@
-"""Lists NodeMaintenance objects of all API groups and related objects; a missing CRD means an empty list (C7)."""
+"""Reads NodeMaintenances of all API groups, and related objects; a missing CRD counts as an empty list (C7)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ log = logging.getLogger("functions")
 async def list_maintenances(
     api: Api, node_name: str | None = None, resource_version: str | None = None
 ) -> list[Object]:
-    """Return the NodeMaintenance objects of all API groups, oldest first.
+    """Return the NodeMaintenances of all API groups, oldest first.
 
-    `node_name` selects the objects that name this node; None selects all. `resource_version` has the same meaning as in
-    `Api.list`: None reads the newest state, "0" the API server's cache.
+    `node_name` limits them to the maintenances of one node. `resource_version` has the same meaning as in `Api.list`:
+    None reads the latest state, "0" the API server's cache.
     """
     found = await gather_all(
         *(list_maintenances_of_group(api, group, node_name, resource_version) for group in GROUPS.values())
@@ -37,9 +37,9 @@ async def list_maintenances(
 
 
 async def list_undeleted_maintenances(api: Api, node_name: str, resource_version: str | None = None) -> list[Object]:
-    """Return the NodeMaintenance objects that name `node_name` and are not being deleted, oldest first.
+    """Return the NodeMaintenances of `node_name` that are not being deleted, oldest first.
 
-    An API group whose list request is rejected is skipped. Raises the same errors as `collect_group_lists`.
+    An API group that rejects the list request is skipped. Raises the same errors as `collect_group_lists`.
     """
     reads = (list_maintenances_of_group(api, group, node_name, resource_version) for group in GROUPS.values())
     lists = collect_group_lists(await asyncio.gather(*reads, return_exceptions=True))
@@ -47,10 +47,10 @@ async def list_undeleted_maintenances(api: Api, node_name: str, resource_version
 
 
 def collect_group_lists(results: Iterable[list[Object] | BaseException]) -> list[list[Object] | None]:
-    """Return the list of each API group, with None for a group whose request was rejected; rejections are logged.
+    """Return the list of each API group, None for a group that rejected the request; log each rejection.
 
-    Raises `Unavailable` if a request got no response, because a partial result must not be taken for a complete one.
-    Raises the first error if all requests were rejected.
+    Raises `Unavailable` if a request got no response, so that a partial result is not mistaken for a complete one. If
+    all requests were rejected, raises the first error.
     """
     results = list(results)
     errors = [result for result in results if isinstance(result, BaseException)]
@@ -68,9 +68,9 @@ async def list_maintenances_of_holder_group(
 ) -> list[Object]:
     """Return the NodeMaintenances of `node_name` in the API group of the node's holder, oldest first.
 
-    `holder_uid` is the holder's uid. The function queries one group after another, because a node has one holder, which
-    is usually in the first group. If no group contains the holder, the function returns the NodeMaintenances of all
-    groups. A group whose request is rejected is skipped. Raises the same errors as `collect_group_lists`.
+    `holder_uid` is the uid of the holding NodeMaintenance. The function queries one group after another, because the
+    holder is usually in the first group. If no group contains the holder, the function returns the NodeMaintenances of
+    all groups. A group that rejects the request is skipped. Raises the same errors as `collect_group_lists`.
     """
     results: list[list[Object] | BaseException] = []
     for group in GROUPS.values():
@@ -88,9 +88,10 @@ async def list_maintenances_of_holder_group(
 async def list_maintenances_of_group(
     api: Api, group: ApiGroup, node_name: str | None = None, resource_version: str | None = None
 ) -> list[Object]:
-    """Return one API group's objects, unsorted and filtered by `node_name` if given; empty if its CRD is not installed.
+    """Return one API group's NodeMaintenances, unsorted; empty if the group's CRD is not installed.
 
-    A CRD installed by another product may not support our field selector. The function then filters the complete list.
+    `node_name` limits them to one node. Another product's CRD may not support the field selector for this. The function
+    then reads all objects of the group and filters them.
     """
     try:
         items = (
@@ -112,16 +113,16 @@ async def list_maintenances_of_group(
 
 
 def is_selector_unsupported(error: Rejected) -> bool:
-    """Return whether the API server rejected a list or watch request because of its field selector."""
+    """Return whether the API server rejected a list or watch request because the CRD lacks the selectable field."""
     return error.status == HTTPStatus.BAD_REQUEST
 
 
 async def list_pods_on_node(api: Api, node_name: str, resource_version: str | None = None) -> ListResult:
     """Return the pods on a node, each reduced to the fields that a drain needs.
 
-    The reduction saves memory, because many concurrent passes keep a list of pods. `resource_version` has the same
-    meaning as in `Api.list`. The request is not paged: etcd would serve the pages, and would read the pods of all nodes
-    for each page.
+    The reduction saves memory, because each of many concurrent passes keeps such a list. `resource_version` has the
+    same meaning as in `Api.list`. The request is not paged, because the API server would read a page from etcd, and
+    thus the pods of all nodes for each page.
     """
     path, field_selector = build_pods_on_node_query(node_name)
     pod_list = await api.list(
@@ -133,7 +134,7 @@ async def list_pods_on_node(api: Api, node_name: str, resource_version: str | No
 
 
 async def find_orphan_uids(api: Api, pods: Iterable[Pod]) -> set[str]:
-    """Return the uids of the DaemonSet pods whose DaemonSet does not exist, so that nothing manages them (NMO-7)."""
+    """Return the uids of the DaemonSet pods whose DaemonSet was deleted, so that no controller manages them (NMO-7)."""
     pods_by_path: dict[str, list[Pod]] = defaultdict(list)
     for pod in filter(is_daemonset_pod, pods):
         name = (get_controller(pod) or {})["name"]
@@ -144,33 +145,35 @@ async def find_orphan_uids(api: Api, pods: Iterable[Pod]) -> set[str]:
 
 
 def sort_by_age(items: Iterable[Object]) -> list[Object]:
-    """Return the objects sorted by age, oldest first."""
+    """Return the objects sorted by creation time, oldest first."""
     return sorted(items, key=lambda item: (item["metadata"]["creationTimestamp"], item["metadata"]["uid"]))
 
 
 async def read_control_plane(
     api: Api, excluded_uid: str, is_disruption: Callable[[Maintenance], bool]
 ) -> ControlPlaneSnapshot:
-    """Return the current control plane, with the nodes that maintenances other than `excluded_uid` disrupt.
+    """Read the control-plane nodes, and which of them maintenances other than `excluded_uid` disrupt.
 
-    `is_disruption` decides whether a maintenance is a disruption. A maintenance whose node still carries its label
-    always counts, since that node stays cordoned until it is restored. The function lists maintenances per node,
-    because even a large cluster has few control-plane nodes.
+    `is_disruption` decides whether a maintenance disrupts its node. If the node has the maintenance's label, the
+    maintenance always counts, because the node stays cordoned until it is restored. The function lists the maintenances
+    of each node, because even a large cluster has few control-plane nodes.
     """
-    budgets = f"/apis/policy/v1/namespaces/{ETCD_NAMESPACE}/poddisruptionbudgets"
+    budgets_path = f"/apis/policy/v1/namespaces/{ETCD_NAMESPACE}/poddisruptionbudgets"
     reads = (api.list(NODES_PATH, label_selector=label) for label in CONTROL_PLANE_LABELS)
-    *node_lists, current_guard, legacy_guard = await gather_all(
-        *reads, *(get_or_none(api.get(f"{budgets}/{name}")) for name in GUARD_BUDGET_NAMES)
+    *node_lists, current_guard_budget, legacy_guard_budget = await gather_all(
+        *reads, *(get_or_none(api.get(f"{budgets_path}/{name}")) for name in GUARD_BUDGET_NAMES)
     )
     nodes = {node["metadata"]["name"]: node for node_list in node_lists for node in node_list["items"]}
-    guards = [guard for guard in (current_guard, legacy_guard) if guard is not None]
-    pods = (await api.list(f"/api/v1/namespaces/{ETCD_NAMESPACE}/pods"))["items"] if guards else []
+    guard_budgets = [
+        guard_budget for guard_budget in (current_guard_budget, legacy_guard_budget) if guard_budget is not None
+    ]
+    pods = (await api.list(f"/api/v1/namespaces/{ETCD_NAMESPACE}/pods"))["items"] if guard_budgets else []
     maintenances_by_node = await gather_all(*(list_maintenances(api, name) for name in nodes))
-    maintained = {
+    maintained_nodes = {
         name
         for (name, node), items in zip(nodes.items(), maintenances_by_node, strict=True)
         for item in items
         if item["metadata"]["uid"] != excluded_uid
         and (is_disruption(item) or is_labelled_for(node, item["metadata"]["uid"]))
     }
-    return ControlPlaneSnapshot(list(nodes.values()), maintained, guards, pods)
+    return ControlPlaneSnapshot(list(nodes.values()), maintained_nodes, guard_budgets, pods)

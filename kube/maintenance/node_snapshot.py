@@ -1,7 +1,7 @@
 """Snapshots of a node and its remaining pods, from which the status of its NodeMaintenance is computed.
 
-A snapshot is read from the cluster, or comes from the event of a step that has read it. A snapshot from an event is
-valid while the maintenance has the resourceVersion that the step read. Any later status write invalidates the snapshot.
+A snapshot is read from the cluster, or comes from the event of a step that has read it. A snapshot in an event is valid
+while the maintenance still has the resourceVersion that the step read. Any later status write invalidates it.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from kube.pods import Pod, build_claim_volume, is_finished, is_terminating, list
 from kube.text_limits import take_within_bytes
 
 LEAVING_FIELDS = ("namespace", "name", "deletionTimestamp", "finalizers")
-"""Metadata fields of a pod that the status of the maintenance needs."""
+"""Metadata fields of a leaving pod that the maintenance's status needs."""
 MAX_LEAVING_BYTES = 400_000
-"""Size limit of the entries of all pods in one event, in bytes.
+"""Maximum size of all pod entries in one event, in bytes.
 
-The limit is enough for 600 pods with the longest possible names. The size of finalizers is unbounded.
+The limit suffices for 600 pods with the longest possible names. Finalizers may have any size.
 """
 
 
 @dataclass(frozen=True)
 class NodeSnapshot:
-    """Snapshot of the node and its pods.
+    """A node's state and pods.
 
     Attributes:
-        is_cordoned_and_tainted: whether the node is cordoned and tainted.
-        is_unreachable: whether the node's kubelet has stopped sending heartbeats; None if the node was not read.
-        pods: all pods on the node; unused if `leaving` is set.
-        leaving: the pods that still have to leave the node; None if they must be computed from `pods`.
+        is_cordoned_and_tainted: Whether the node is cordoned and tainted.
+        is_unreachable: Whether the node's kubelet has stopped sending heartbeats; None if the node was not read.
+        pods: All pods on the node; unused if `leaving` is set.
+        leaving: The pods that must still leave the node; None if they must be computed from `pods`.
     """
 
     is_cordoned_and_tainted: bool
@@ -45,14 +45,14 @@ class NodeSnapshot:
 
     @classmethod
     def from_node(cls, maintenance: Maintenance, node: Node | None, pods: Sequence[Pod]) -> NodeSnapshot:
-        """Build the snapshot from objects that were read from the cluster."""
+        """Build the snapshot from objects that were read from the API server."""
         if node is None:
             return cls(is_cordoned_and_tainted=False, pods=pods)
-        is_closed = is_cordoned_and_tainted(node, get_group(maintenance).drain_taint)
-        return cls(is_closed, pods, is_unreachable=is_unreachable(node))
+        has_cordon_and_taints = is_cordoned_and_tainted(node, get_group(maintenance).drain_taint)
+        return cls(has_cordon_and_taints, pods, is_unreachable=is_unreachable(node))
 
     def list_pending(self, maintenance: Maintenance, blocked: Iterable[Mapping[str, Any]], now: datetime) -> list[Pod]:
-        """Return the pods that still have to leave the node, including the `blocked` pods."""
+        """Return the pods that must still leave the node, including the `blocked` pods."""
         if self.leaving is not None:
             return list(self.leaving)
         orphan_uids = drain_flags.find_reported_orphans(self.pods, blocked)
@@ -63,14 +63,14 @@ class NodeSnapshot:
 
 @dataclass(frozen=True)
 class StepSnapshot:
-    """Snapshot that a step read, as transferred in event data.
+    """The state of a node and its pods as a step read it, for transfer in event data.
 
     Attributes:
         maintenance_version: resourceVersion of the NodeMaintenance that the step read.
-        is_cordoned_and_tainted: whether the node was cordoned and tainted.
-        leaving: the pods that still had to leave; empty if the receiver must read the pods itself, for example because
-            there are too many for one event.
-        is_unreachable: whether the node's kubelet has stopped sending heartbeats.
+        is_cordoned_and_tainted: Whether the node was cordoned and tainted.
+        leaving: The pods that had to leave; empty if the receiver must read the pods itself, for example because there
+            are too many for one event.
+        is_unreachable: Whether the node's kubelet has stopped sending heartbeats.
     """
 
     maintenance_version: str
@@ -109,7 +109,7 @@ class StepSnapshot:
 
 
 def _build_leaving_entry(pod: Pod) -> Object:
-    """Build the entry of a leaving pod in event data: its metadata, and for a terminating pod what may delay it."""
+    """Build a leaving pod's entry in event data: metadata, and for a terminating pod what may delay its removal."""
     entry = {name: pod["metadata"][name] for name in LEAVING_FIELDS if pod["metadata"].get(name)}
     if is_terminating(pod) and is_finished(pod):
         claims = list_claims(pod)
@@ -118,6 +118,6 @@ def _build_leaving_entry(pod: Pod) -> Object:
 
 
 def parse_leaving_entry(entry: Mapping[str, Any]) -> Pod:
-    """Return a pod with the fields of an entry that `StepSnapshot.as_data` wrote."""
+    """Return a pod with the fields of an entry that `StepSnapshot.as_data` created."""
     volumes = [build_claim_volume(name) for name in entry.get("claims", [])]
     return {"metadata": entry, "spec": {"volumes": volumes}, "status": {"phase": entry.get("phase")}}

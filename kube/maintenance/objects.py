@@ -1,4 +1,4 @@
-"""NodeMaintenance objects: what they request and for whom, and the patches that begin and release them."""
+"""Accesses the fields of NodeMaintenance objects, and builds the patches that begin and release a maintenance."""
 
 from __future__ import annotations
 
@@ -14,52 +14,52 @@ Maintenance = Mapping[str, Any]
 MaintenanceT = TypeVar("MaintenanceT", bound=Maintenance)
 FINALIZER = "nodemaintenance.dev/restore"
 LEGACY_FINALIZERS = ("foregroundDeleteNodeMaintenance",)
-"""Finalizers of the replaced operator; removed together with ours, so that its objects can be deleted (NMO-16)."""
+"""Finalizers of the replaced operator; removed with this project's own, so that its objects can be deleted (NMO-16)."""
 OWN_FINALIZERS = (FINALIZER, *LEGACY_FINALIZERS)
-"""All finalizers that are removed once the node is restored."""
+"""All finalizers to remove once the node is restored."""
 INITIAL_COUNTS_ANNOTATION = "nodemaintenance.dev/snapshot"
-"""Annotation with the pod counts from before the first eviction; set in one patch with the finalizer (NMO-11).
+"""Annotation with the pod counts before the first eviction; one patch sets it and the finalizer (NMO-11).
 
-The annotation includes the object's uid: an object that was created from another object's manifest, or from a backup,
-carries that object's annotation but has not begun.
+The annotation contains the object's uid. An object that was created from a backup, or from another object's manifest,
+has that object's annotation but has not begun.
 """
 REQUESTER_ANNOTATION = "nodemaintenance.dev/requested-by"
-"""Annotation with the user who created the object, as reported by the command line or the console.
+"""Annotation with the name of the user who created the object, set by the CLI or the console.
 
-The ValidatingAdmissionPolicy of the component `admission` rejects any other name than that of the request's user.
+The ValidatingAdmissionPolicy of the component `admission` rejects any name other than that of the requesting user.
 """
 ENDER_ANNOTATION = "nodemaintenance.dev/ended-by"
-"""Annotation with the user who ended the maintenance, set before the deletion; the same policy checks the name."""
+"""Annotation with the name of the user who ended the maintenance, set before the deletion; also validated."""
 MAX_LEASE_ERRORS = 3
-"""Consecutive failed lease renewals that a maintenance tolerates; after one more, its lease is lost (NMO-27a)."""
+"""Number of consecutive failed Lease renewals that a maintenance tolerates; one more loses the Lease (NMO-27a)."""
 MAX_POD_COUNT = 2**31
-"""Exclusive upper bound for pod counts; no status schema allows larger numbers."""
+"""Exclusive upper bound of pod counts; the schema of the status allows no larger numbers."""
 RUNNING, SUCCEEDED, FAILED = "Running", "Succeeded", "Failed"
 
 
 def get_group(maintenance: Maintenance) -> ApiGroup:
-    """Return the API group that the object belongs to."""
+    """Return the API group of the object."""
     return GROUPS[maintenance["apiVersion"]]
 
 
 def build_path(maintenance: Maintenance) -> str:
-    """Return the API path of the object."""
+    """Return the API path of the NodeMaintenance."""
     return f"{get_group(maintenance).path}/{maintenance['metadata']['name']}"
 
 
 def format_full_name(maintenance: Maintenance) -> str:
-    """Return `kind.group/name`, the form that kubectl prints and accepts."""
+    """Return `kind.group/name` of the NodeMaintenance, the form that kubectl prints and accepts."""
     group = maintenance["apiVersion"].split("/")[0]
     return f"nodemaintenance.{group}/{maintenance['metadata']['name']}"
 
 
 def get_spec(maintenance: Maintenance) -> Mapping[str, Any]:
-    """Return the spec, or {} if it is missing or not an object; another product's CRD may allow any value."""
+    """Return the spec, {} if it is missing or not an object; another product's CRD may allow any value."""
     return _get_mapping(maintenance.get("spec"))
 
 
 def get_status(maintenance: Maintenance) -> Mapping[str, Any]:
-    """Return the status, or {} if it is missing or not an object."""
+    """Return the status, {} if it is missing or not an object."""
     return _get_mapping(maintenance.get("status"))
 
 
@@ -68,15 +68,15 @@ def _get_mapping(value: object) -> Mapping[str, Any]:
 
 
 def get_node_name(maintenance: Maintenance) -> str:
-    """Return `spec.nodeName`, or "" if an older schema admitted an object without it."""
+    """Return `spec.nodeName`, "" if an older schema accepted an object without that field."""
     return str(get_spec(maintenance).get("nodeName") or "")
 
 
 def trim_maintenance(maintenance: Maintenance) -> Object:
     """Return the object without its large parts, such as the list of pending pods.
 
-    The result contains the node, the drain options, the phase, and the fields that show whether the maintenance has
-    begun or was released.
+    The result contains the node name, the drain options, the phase, and the fields that show whether the maintenance
+    has begun or is released.
     """
     metadata, field_names = (
         maintenance["metadata"],
@@ -93,7 +93,7 @@ def trim_maintenance(maintenance: Maintenance) -> Object:
 
 
 def is_deleting(maintenance: Maintenance) -> bool:
-    """Return whether the object's deletion was requested."""
+    """Return whether the object has a deletion timestamp."""
     return bool(maintenance["metadata"].get("deletionTimestamp"))
 
 
@@ -103,15 +103,15 @@ def get_finalizers(maintenance: Maintenance) -> list[str]:
 
 
 def has_finalizer(maintenance: Maintenance) -> bool:
-    """Return whether the object carries one of our finalizers, which keep it until its node is restored."""
+    """Return whether the object has one of this project's finalizers, which keep it until its node is restored."""
     return bool(set(OWN_FINALIZERS) & set(get_finalizers(maintenance)))
 
 
 def is_released(maintenance: Maintenance) -> bool:
-    """Return whether the object is being deleted and has none of our finalizers.
+    """Return whether the object is being deleted and has none of this project's finalizers.
 
-    If a released object still exists, another controller's finalizer keeps it. A released object no longer claims its
-    node.
+    A released object exists only as long as another controller's finalizer keeps it. It no longer blocks other
+    maintenances of its node.
     """
     return is_deleting(maintenance) and not has_finalizer(maintenance)
 
@@ -130,41 +130,41 @@ def has_begun(maintenance: Maintenance) -> bool:
 
 
 def get_phase(maintenance: Maintenance) -> str:
-    """Return `status.phase`, or "" before the first status write."""
+    """Return `status.phase`, "" before the first status write."""
     return str(get_status(maintenance).get("phase") or "")
 
 
 def get_last_error(maintenance: Maintenance) -> str:
-    """Return `status.lastError`, or "" if there is none."""
+    """Return `status.lastError`, "" if there is none."""
     return str(get_status(maintenance).get("lastError") or "")
 
 
 def get_lease_error_count(maintenance: Maintenance) -> int:
-    """Return the number of failed renewals of the node's lease since the last successful one (NMO-27a)."""
+    """Return the number of failed renewals of the node's Lease since the last successful one (NMO-27a)."""
     count = get_status(maintenance).get("errorOnLeaseCount")
     return count if isinstance(count, int) else 0
 
 
 def has_lost_lease(maintenance: Maintenance) -> bool:
-    """Return whether the maintenance lost its lease, and thus its node, so that it may only restore the node."""
+    """Return whether the maintenance has lost its Lease, and thus its node, so that it may only restore the node."""
     return get_lease_error_count(maintenance) > MAX_LEASE_ERRORS
 
 
 def owns_node(maintenance: Maintenance) -> bool:
-    """Return whether the maintenance has begun and has not lost its lease.
+    """Return whether the maintenance has begun and has not lost its Lease.
 
-    Such a maintenance owns its node until it is deleted and has restored the node.
+    Such a maintenance owns its node until it has been deleted and the node is restored.
     """
     return has_begun(maintenance) and not has_lost_lease(maintenance)
 
 
 def claims_node(maintenance: Maintenance) -> bool:
-    """Return whether the maintenance owns its node, waits for it, or is about to restore it."""
+    """Return whether the maintenance owns its node, waits for it, or must still restore it."""
     return not (is_released(maintenance) or has_lost_lease(maintenance))
 
 
 def is_spec_changed(maintenance: Maintenance) -> bool:
-    """Return whether the spec is newer than the status, so that earlier refusals may no longer apply (DRN-1a)."""
+    """Return whether the status describes an older spec, so that its refusals may no longer apply (DRN-1a)."""
     observed_generation, generation = (
         get_condition(maintenance, "Drained").get("observedGeneration"),
         maintenance["metadata"].get("generation"),
@@ -173,7 +173,7 @@ def is_spec_changed(maintenance: Maintenance) -> bool:
 
 
 def get_requester(maintenance: Maintenance) -> str:
-    """Return who requested the maintenance: the annotated user, else the spec's field manager, or "" if unknown."""
+    """Return the annotated user who requested the maintenance, else the field manager of its spec, "" if unknown."""
     metadata = maintenance["metadata"]
     user = (metadata.get("annotations") or {}).get(REQUESTER_ANNOTATION)
     managers = [item.get("manager") for item in metadata.get("managedFields") or [] if "f:spec" in item["fieldsV1"]]
@@ -187,7 +187,7 @@ def get_ender(maintenance: Maintenance) -> str:
 
 
 def parse_annotated_counts(maintenance: Maintenance) -> Object | None:
-    """Return `{totalpods, evictionPods}` as counted when the maintenance began; None before that."""
+    """Return the `{totalpods, evictionPods}` counts from the start of the maintenance; None before the start."""
     metadata = maintenance["metadata"]
     try:
         parsed = json.loads((metadata.get("annotations") or {}).get(INITIAL_COUNTS_ANNOTATION, "null"))
@@ -199,8 +199,8 @@ def parse_annotated_counts(maintenance: Maintenance) -> Object | None:
 def find_initial_counts(maintenance: Maintenance) -> Object | None:
     """Return the pod counts from the start of the maintenance; None if it has not begun.
 
-    The counts come from the status, else from the annotation. A user who replaces the object from a manifest removes
-    the annotation, but not the status.
+    The counts come from the status, else from the annotation. A user who replaces the object with a manifest removes
+    the annotation but not the status.
     """
     return _parse_counts(get_status(maintenance)) or (
         parse_annotated_counts(maintenance) if has_begun(maintenance) else None
@@ -208,7 +208,7 @@ def find_initial_counts(maintenance: Maintenance) -> Object | None:
 
 
 def _parse_counts(fields: Mapping[str, Any]) -> Object | None:
-    """Return the counts in an annotation or a status, or None if one is invalid; any client may have written them."""
+    """Return the pod counts in an annotation or a status, None if one is invalid; any client may have written them."""
     counts = {name: fields.get(name) for name in ("totalpods", "evictionPods")}
     return counts if all(map(is_pod_count, counts.values())) else None
 
@@ -221,7 +221,7 @@ def is_pod_count(value: object) -> bool:
 def build_begin_patch(maintenance: Maintenance, node: Node, counts: Mapping[str, int]) -> Object:
     """Build the merge patch that begins a maintenance: finalizer, owner reference (NMO-20) and initial pod counts.
 
-    The patch fails if another client changed the object since it was read. If nothing is missing, the patch is {}.
+    The patch fails if another client has changed the object since it was read. The patch is {} if nothing is missing.
     """
     metadata = maintenance["metadata"]
     if has_begun(maintenance) and has_node_owner(maintenance):
@@ -236,7 +236,7 @@ def build_begin_patch(maintenance: Maintenance, node: Node, counts: Mapping[str,
 
 
 def build_finalizer_patch(maintenance: Maintenance) -> Object:
-    """Build the merge patch that sets our finalizer, so that a later deletion waits until the node is restored.
+    """Build the merge patch that sets this project's finalizer; a deletion then waits until the node is restored.
 
     The API server rejects the patch if the object is already being deleted.
     """
@@ -250,15 +250,15 @@ def _build_finalizer_metadata(maintenance: Maintenance) -> Object:
 
 
 def has_node_owner(maintenance: Maintenance) -> bool:
-    """Return whether an owner reference names the node on which the maintenance began."""
+    """Return whether the maintenance has an owner reference to a node."""
     return any(owner.get("kind") == "Node" for owner in maintenance["metadata"].get("ownerReferences") or [])
 
 
 def has_begun_on(maintenance: Maintenance, node: Node) -> bool:
-    """Return whether the maintenance began on this node, and not on an earlier node of the same name (NMO-20).
+    """Return whether the maintenance began on this node, not on an earlier node with the same name (NMO-20).
 
-    The function compares the uid in the owner reference (design rule 1). If another client removed that reference, the
-    function returns True.
+    The function compares the node's uid with the owner reference (design rule 1). If another client has removed that
+    reference, the result is True.
     """
     owners = maintenance["metadata"].get("ownerReferences") or []
     uids = {owner.get("uid") for owner in owners if owner.get("kind") == "Node"}
@@ -266,24 +266,24 @@ def has_begun_on(maintenance: Maintenance, node: Node) -> bool:
 
 
 def build_release_patch(maintenance: Maintenance) -> Object:
-    """Build the merge patch that removes our finalizer and those of the replaced operator."""
+    """Build the merge patch that removes this project's finalizer and the replaced operator's finalizers."""
     kept = [name for name in get_finalizers(maintenance) if name not in OWN_FINALIZERS]
     return {"metadata": {"resourceVersion": maintenance["metadata"]["resourceVersion"], "finalizers": kept}}
 
 
 def get_condition(maintenance: Maintenance, condition_type: str) -> Object:
-    """Return the condition of this type, or {} if there is none."""
+    """Return the condition of this type, {} if there is none."""
     conditions = get_status(maintenance).get("conditions") or []
     return next((dict(item) for item in conditions if item.get("type") == condition_type), {})
 
 
 def is_reported_cordoned(maintenance: Maintenance) -> bool:
-    """Return whether the condition Cordoned is True: the node accepts no new pods."""
+    """Return whether the condition Cordoned is True, which means that the node accepts no new pods."""
     return bool(get_condition(maintenance, "Cordoned").get("status") == "True")
 
 
 def is_reported_uncordoned(maintenance: Maintenance) -> bool:
-    """Return whether the condition Cordoned is False: the cordon or a taint is missing.
+    """Return whether the condition Cordoned is False, which means that the cordon or a taint is missing.
 
     A status may have no conditions if an older release wrote it, or if another operator's CRD prunes them.
     """

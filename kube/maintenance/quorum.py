@@ -1,8 +1,8 @@
 """Decides whether a control-plane node may be disrupted: etcd needs more than half of its members (NMO-23).
 
-OpenShift runs an etcd guard pod on each control-plane node, and the disruption budget of these pods decides. If the
-budget is missing or selects no pods, the control-plane nodes are counted. A node that is already down may always be
-maintained.
+OpenShift runs an etcd guard pod on each control-plane node. The PodDisruptionBudget (PDB) of these pods determines
+whether a node may be disrupted. If the PDB is missing or selects no pods, the ready control-plane nodes are counted
+instead. A node that is already down may always be maintained.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from kube.pods import Pod
 from kube.selectors import matches
 
 CONTROL_PLANE_LABELS = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
-"""Labels of control-plane nodes: the current label and the former label."""
+"""Labels of control-plane nodes: the current label and the former one."""
 ETCD_NAMESPACE = "openshift-etcd"
 GUARD_BUDGET_NAMES = ("etcd-guard-pdb", "etcd-quorum-guard")
-"""Names of OpenShift's budget for etcd: since OpenShift 4.11, and before 4.11."""
+"""Names of OpenShift's PodDisruptionBudget for the etcd guard pods: since OpenShift 4.11, and before 4.11."""
 LEASE_NAME = "nodemaintenance-control-plane"
-"""Lease whose holder may begin a maintenance on a control-plane node; all other maintenances wait."""
+"""Name of the Lease whose holder may begin a maintenance on a control-plane node; other maintenances wait."""
 LEASE_PATH = f"{LEASES_PATH}/{LEASE_NAME}"
 LEASE_DURATION = timedelta(seconds=15)
-"""Duration of the control-plane lease: much longer than a function's response deadline.
+"""Duration of the control-plane Lease, which is much longer than a function's response deadline.
 
-A holder therefore never writes after its lease has expired.
+A holder therefore never writes after its Lease has expired.
 """
 
 
 @dataclass(frozen=True)
 class ControlPlaneSnapshot:
-    """Snapshot of the control plane.
+    """The state of the control plane.
 
     Attributes:
-        nodes: all control-plane nodes, with their conditions.
-        maintained_nodes: names of the nodes that another maintenance owns or is about to own.
-        guard_budgets: OpenShift's budgets for etcd.
-        pods: the pods in the namespace of these budgets.
+        nodes: All control-plane nodes, with their conditions.
+        maintained_nodes: Names of the nodes that another maintenance owns or is about to own.
+        guard_budgets: OpenShift's PodDisruptionBudgets (PDBs) for the etcd guard pods.
+        pods: The pods in the namespace of these PDBs.
     """
 
     nodes: Sequence[Node]
@@ -52,36 +52,40 @@ class ControlPlaneSnapshot:
 
 
 def is_control_plane(node: Node) -> bool:
-    """Return whether the node carries a label of a control-plane node."""
+    """Return whether the node has the label of a control-plane node."""
     return any(label in (node["metadata"].get("labels") or {}) for label in CONTROL_PLANE_LABELS)
 
 
 def is_node_ready(node: Node) -> bool:
-    """Return whether the node's condition Ready is True."""
+    """Return whether the node's Ready condition is True."""
     return _get_ready_status(node) == "True"
 
 
 def has_single_node(control_plane: ControlPlaneSnapshot) -> bool:
-    """Return whether there is only one control-plane node."""
+    """Return whether the cluster has only one control-plane node."""
     return len(control_plane.nodes) == 1
 
 
 def find_disruption_blocker(node: Node, control_plane: ControlPlaneSnapshot) -> str:
-    """Return why the node must not be disrupted now, with the remedy; "" if disruption is allowed.
+    """Return why the node must not be disrupted now, with the remedy; "" if it may be disrupted.
 
-    The message starts with the wording of the replaced operator.
+    The message begins with the wording of the replaced operator.
     """
     if not is_control_plane(node):
         return ""
     name = node["metadata"]["name"]
-    guards = [
-        (guard, pods)
-        for guard in control_plane.guard_budgets
-        if (pods := _select_guarded_pods(guard, control_plane.pods))
+    pods_by_guard_budget = [
+        (guard_budget, pods)
+        for guard_budget in control_plane.guard_budgets
+        if (pods := _select_guarded_pods(guard_budget, control_plane.pods))
     ]
-    if guards:
+    if pods_by_guard_budget:
         reason = next(
-            (blocker for guard, pods in guards if (blocker := _find_guard_blocker(name, guard, pods, control_plane))),
+            (
+                blocker
+                for guard_budget, pods in pods_by_guard_budget
+                if (blocker := _find_guard_blocker(name, guard_budget, pods, control_plane))
+            ),
             "",
         )
     else:
@@ -97,7 +101,7 @@ def find_disruption_blocker(node: Node, control_plane: ControlPlaneSnapshot) -> 
 def _find_guard_blocker(
     node_name: str, guard_budget: Budget, pods: list[Pod], control_plane: ControlPlaneSnapshot
 ) -> str:
-    """Return why the budget does not allow disrupting the node, or "" if it does.
+    """Return why the PodDisruptionBudget forbids disrupting the node, "" if it does not.
 
     If the node's guard pod is missing or not ready, the node is already down and may be disrupted.
     """
@@ -112,9 +116,9 @@ def _find_guard_blocker(
 
 
 def _find_member_count_blocker(node: Node, control_plane: ControlPlaneSnapshot) -> str:
-    """Return why etcd would have too few members without this node, or "" if it would have enough.
+    """Return why etcd would have too few members without this node, "" if it would have enough.
 
-    A node that is down, or the only control-plane node, may be disrupted.
+    A node that is down may be disrupted, and so may the only control-plane node.
     """
     name, total = node["metadata"]["name"], len(control_plane.nodes)
     if not is_node_ready(node) or total <= 1:
@@ -143,7 +147,7 @@ def _select_guarded_pods(guard_budget: Budget, pods: Iterable[Pod]) -> list[Pod]
 
 
 def _may_be_ready(pod: Pod) -> bool:
-    """Return whether the pod is Ready, or its readiness is Unknown and it may become Ready again."""
+    """Return whether the pod's Ready condition is True, or is Unknown and may become True again."""
     return _get_ready_status(pod) in ("True", "Unknown")
 
 
@@ -154,18 +158,18 @@ def _get_ready_status(node_or_pod: Mapping[str, object]) -> str:
 
 
 def is_disruption(maintenance: m.Maintenance) -> bool:
-    """Return whether the maintenance disrupts its node or is about to do so."""
+    """Return whether the maintenance disrupts its node, or is about to disrupt it."""
     return m.claims_node(maintenance) and (m.has_begun(maintenance) or m.get_phase(maintenance) != m.FAILED)
 
 
 def build_lease(maintenance: m.Maintenance, now: datetime) -> Object:
-    """Build the control-plane lease, held by `maintenance` from `now` on."""
+    """Build the control-plane Lease, which `maintenance` holds from `now` on."""
     spec = build_holder_spec(maintenance["metadata"]["uid"], LEASE_DURATION, now)
     metadata = {"name": LEASE_NAME, "namespace": NAMESPACE}
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
 
 def may_acquire(lease: Lease, maintenance: m.Maintenance, now: datetime) -> bool:
-    """Return whether the lease is free or expired, or the maintenance holds the lease already."""
+    """Return whether the Lease is free, has expired, or is already held by this maintenance."""
     holder = lease["spec"].get("holderIdentity")
     return not holder or holder == maintenance["metadata"]["uid"] or is_expired(lease, now)

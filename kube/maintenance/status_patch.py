@@ -1,4 +1,4 @@
-"""Computes the status of a NodeMaintenance: phase, progress, pending and blocked pods, conditions."""
+"""Computes the status of a NodeMaintenance: phase, progress, pending and blocked pods, and conditions."""
 
 from __future__ import annotations
 
@@ -34,35 +34,34 @@ from kube.text_limits import format_count, take_within_bytes, truncate
 from kube.times import format_time, parse_time, parse_time_or_none
 
 MAX_PENDING_BYTES, MAX_BLOCKED_BYTES = 400_000, 600_000
-"""Size limits of the lists in a status; etcd stores no object over 1.5 MiB.
+"""Maximum sizes, in bytes, of the pod lists in a status; etcd stores no object larger than 1.5 MiB.
 
-The lists are complete for 600 pods with the longest possible names. The status reports how many entries a longer list
-omits.
+The lists are complete for 600 pods with the longest possible names. For longer lists, the status reports how many pods
+are omitted.
 """
 MAX_ERROR_CHARACTERS = 8192
-"""Maximum length of `lastError`, in characters."""
+"""Maximum length of `status.lastError`, in characters."""
 UNRESTORED_PREFIX = "the node is not restored: "
-"""Prefix of `lastError` when a deleted maintenance could not restore its node."""
+"""Prefix of `lastError` if the node of a deleted maintenance could not be restored."""
 
 
 @dataclass(frozen=True)
 class StatusInput:
-    """Input for the status that comes from an event and cannot be read from the cluster.
+    """The part of the input for a status that comes from an event and cannot be read from the cluster.
 
     Attributes:
         error: Latest error; "" after a step without errors, which clears `lastError` (NMO-13).
-        blocked: Pods that may not be evicted now, as in `pods.evicted`; None if the event does not list them.
-        is_drained: Whether a new list contained no pods to evict.
-        is_restore_error: Whether the error occurred while restoring the node. Once the object's deletion was requested,
-            only these errors matter.
-        is_lease_renewal_error: Whether the error occurred while renewing the node's lease. It also matters on a drained
-            node, because another tool may take the node once the lease expires.
-        is_begin_error: Whether the error occurred before the maintenance began; it is outdated once the maintenance has
-            begun.
-        is_waiting: Whether the error is not a failure: the maintenance begins once another tool releases the node's
-            lease.
-        lease_error_count: Consecutive failed lease renewals; None if the event does not contain the number.
-        due_step: Step of the escalation that a tick found to be due, in the form of the spec; only this step may begin.
+        blocked: Pods that may not be evicted now, as in the event `pods.evicted`; None if the event does not list them.
+        is_drained: Whether a new pod list contained no pods to evict.
+        is_restore_error: Whether the error occurred while the node was being restored. While a maintenance is being
+            deleted, only such errors are reported.
+        is_lease_renewal_error: Whether the error occurred while the node's Lease was being renewed. It is also reported
+            for a drained node, because another tool may take the node once the Lease expires.
+        is_begin_error: Whether the error occurred before the maintenance began; it is outdated once it has begun.
+        is_waiting: Whether the error is not a failure, because the maintenance begins once another tool releases the
+            node's Lease.
+        lease_error_count: Number of consecutive failed Lease renewals; None if the event does not contain it.
+        due_step: Escalation step that `resync` found to be due, as in the spec; only this step may begin.
     """
 
     error: str = ""
@@ -77,7 +76,7 @@ class StatusInput:
 
 
 def compute_progress(eviction_pod_count: int, pending_count: int, previous_percent: int = 0) -> int:
-    """Return the progress in percent, 0 to 100, never less than `previous_percent` (NMO-10).
+    """Return the progress in percent, from 0 to 100, never less than `previous_percent` (NMO-10).
 
     The formula is `(evictionPods - pending) * 100 // evictionPods`.
     """
@@ -89,10 +88,10 @@ def compute_progress(eviction_pod_count: int, pending_count: int, previous_perce
 def build_status_patch(
     maintenance: Maintenance, snapshot: NodeSnapshot, status_input: StatusInput, now: datetime
 ) -> Object | None:
-    """Build the merge patch for the status subresource, or None if only the timestamp would change (NMO-12).
+    """Build the merge patch for the status subresource; None if only the timestamp would change (NMO-12).
 
     `snapshot` was read after `maintenance`, or by a step that read the same version of it. The patch fails if another
-    client changed the object since it was read.
+    client has changed the object since it was read.
     """
     before, after = get_status(maintenance), _build_status(maintenance, snapshot, status_input, now)
     changed = {key: value for key, value in after.items() if before.get(key) != value}
@@ -103,14 +102,14 @@ def build_status_patch(
 
 
 def _build_status(maintenance: Maintenance, snapshot: NodeSnapshot, status_input: StatusInput, now: datetime) -> Object:
-    """Return the status fields that one event sets; all other fields stay unchanged."""
+    """Return the status fields that one event changes."""
     if is_deleting(maintenance):
         return (
             {"lastError": f"{UNRESTORED_PREFIX}{_truncate_error(status_input)}"}
             if status_input.is_restore_error
             else {}
         )
-    if has_lost_lease(maintenance) or _is_outdated(maintenance, status_input):
+    if has_lost_lease(maintenance) or _is_input_outdated(maintenance, status_input):
         return {}
     if status_input.lease_error_count and status_input.lease_error_count > MAX_LEASE_ERRORS:
         return _build_lease_lost_status(maintenance, status_input.lease_error_count, now)
@@ -126,15 +125,15 @@ def _build_status(maintenance: Maintenance, snapshot: NodeSnapshot, status_input
 
 
 def is_restore_failure_reported(maintenance: Maintenance) -> bool:
-    """Return whether the status reports that the node could not be restored; an error from the drain does not count."""
+    """Return whether the status reports that restoring the node failed; errors from the drain do not count."""
     return get_last_error(maintenance).startswith(UNRESTORED_PREFIX)
 
 
-def _is_outdated(maintenance: Maintenance, status_input: StatusInput) -> bool:
-    """Return whether the event is older than the state in the maintenance's status.
+def _is_input_outdated(maintenance: Maintenance, status_input: StatusInput) -> bool:
+    """Return whether the event is older than the maintenance's status.
 
     An event is outdated if it reports that the maintenance could not begin, but the maintenance has begun. It is also
-    outdated if its number of failed lease renewals is neither the number in the status nor one more.
+    outdated if its number of failed Lease renewals is neither the number in the status nor one more.
     """
     if status_input.is_begin_error:
         return has_begun(maintenance)
@@ -143,9 +142,9 @@ def _is_outdated(maintenance: Maintenance, status_input: StatusInput) -> bool:
 
 
 def _build_lease_lost_status(maintenance: Maintenance, lease_error_count: int, now: datetime) -> Object:
-    """Return the status of a maintenance whose lease, and thus node, another tool took over (NMO-27a).
+    """Build the status of a maintenance that has lost its Lease, and thus its node, to another tool (NMO-27a).
 
-    The maintenance undoes its changes to the node and waits for no pods.
+    The maintenance restores the node, and has no pending pods.
     """
     error = f"maintenance failed: lease could not be extended after {lease_error_count} attempts"
     remedy = "to continue, delete this object and create it again after the other tool has released the lease"
@@ -164,7 +163,7 @@ def _build_lease_lost_status(maintenance: Maintenance, lease_error_count: int, n
 
 
 def _build_failed_status(maintenance: Maintenance, status_input: StatusInput, now: datetime) -> Object:
-    """Return the status of a maintenance that never began: its node is unknown or unavailable (NMO-19, NMO-22)."""
+    """Build the status of a maintenance that could not begin: its node is unknown or unavailable (NMO-19, NMO-22)."""
     error = _truncate_error(status_input)
     conditions = [_build_condition(maintenance, "Drained", False, FAILED, error, now)]
     return {"phase": FAILED, "lastError": error, "conditions": conditions}
@@ -173,20 +172,20 @@ def _build_failed_status(maintenance: Maintenance, status_input: StatusInput, no
 def _build_begun_status(
     maintenance: Maintenance, snapshot: NodeSnapshot, status_input: StatusInput, now: datetime
 ) -> Object:
-    """Return the status of a maintenance that drains its node, or has drained it."""
+    """Build the status of a maintenance that drains its node or has drained it."""
     previous, reported = get_status(maintenance), get_blocked_pods(maintenance)
     current_blocked = reported if status_input.blocked is None else status_input.blocked
     pending = snapshot.list_pending(maintenance, current_blocked, now)
     blocked = build_blocked_pods(current_blocked, reported, pending, now, is_node_unreachable=snapshot.is_unreachable)
     is_drained = not pending and (status_input.is_drained or previous.get("phase") == SUCCEEDED)
     lists = _build_pod_lists(pending, blocked)
-    errors = _build_errors(maintenance, snapshot, status_input, blocked, is_drained=is_drained)
+    errors = _build_error_fields(maintenance, snapshot, status_input, blocked, is_drained=is_drained)
     due_step = status_input.due_step if pending and snapshot.is_cordoned_and_tainted else None
-    schedule = _build_schedule(maintenance, due_step, now, is_drained=is_drained)
+    schedule = _build_schedule_fields(maintenance, due_step, now, is_drained=is_drained)
     facts = {**lists, **errors, **schedule}
     return {
         "phase": SUCCEEDED if is_drained else RUNNING,
-        **_build_progress(maintenance, len(pending), is_drained=is_drained),
+        **_build_progress_fields(maintenance, len(pending), is_drained=is_drained),
         **facts,
         "conditions": [
             _build_cordoned_condition(maintenance, snapshot, now),
@@ -195,12 +194,12 @@ def _build_begun_status(
     }
 
 
-def _build_schedule(
+def _build_schedule_fields(
     maintenance: Maintenance, reported_step: Mapping[str, object] | None, now: datetime, *, is_drained: bool
 ) -> Object:
-    """Return the time when the drain began, and the current step of its escalation, which ends with the drain.
+    """Return the status fields for the drain's start time and current escalation step, which ends with the drain.
 
-    `reported_step` is the step that a tick found to be due. It begins if it is due; after a delay, another one may be.
+    `reported_step` is the step that `resync` found to be due. It begins only if it is still the due step.
     """
     start = escalation.determine_start_time(maintenance, now, is_drained=is_drained)
     step = get_status(maintenance).get("escalation") if escalation.find_current_step(maintenance) else None
@@ -210,8 +209,8 @@ def _build_schedule(
     return {"startTime": format_time(start) if start else None, "escalation": None if is_drained else step}
 
 
-def _build_progress(maintenance: Maintenance, pending_count: int, *, is_drained: bool) -> Object:
-    """Return the counts of pods when the maintenance began, and the progress since then."""
+def _build_progress_fields(maintenance: Maintenance, pending_count: int, *, is_drained: bool) -> Object:
+    """Return the status fields for the pod counts from the start of the maintenance, and for the progress."""
     counts = parse_annotated_counts(maintenance) or {}
     previous_percent = _parse_progress(get_status(maintenance))
     percent = 100 if is_drained else compute_progress(counts["evictionPods"], pending_count, previous_percent)
@@ -224,7 +223,7 @@ def _build_progress(maintenance: Maintenance, pending_count: int, *, is_drained:
 
 
 def _build_pod_lists(pending: list[Pod], blocked: list[Object]) -> Object:
-    """Return the lists of pending and blocked pods, as many as fit into a status."""
+    """Return the status fields that list the pending and the blocked pods, as many as fit into a status."""
     listed = take_within_bytes(map(podrules.build_name_reference, pending), MAX_PENDING_BYTES)
     return {
         "pendingPods": [pod["name"] for pod in listed],
@@ -234,7 +233,7 @@ def _build_pod_lists(pending: list[Pod], blocked: list[Object]) -> Object:
     }
 
 
-def _build_errors(
+def _build_error_fields(
     maintenance: Maintenance,
     snapshot: NodeSnapshot,
     status_input: StatusInput,
@@ -242,12 +241,12 @@ def _build_errors(
     *,
     is_drained: bool,
 ) -> Object:
-    """Return the error and the number of failed lease renewals.
+    """Return the status fields for the error and for the number of failed Lease renewals.
 
-    The previous error persists if the event did not check the error's cause: a blocked pod, or the lease. On a drained
-    node that is still cordoned and tainted, only an error about the lease matters. The error of an event that lists
-    blocked pods is about these pods, so it no longer matters if none of them is still blocked. Without another error,
-    the error is about an invalid deadline or escalation.
+    The previous error persists if the event did not check its cause, which is a blocked pod or the Lease. On a drained
+    node that is still cordoned and tainted, only an error about the Lease is reported. The error of an event that lists
+    blocked pods is about these pods, so it is dropped if none of them is still blocked. Without any other error, an
+    invalid deadline or escalation is reported.
     """
     lease_error_count = status_input.lease_error_count
     if lease_error_count is None:
@@ -265,7 +264,7 @@ def _build_errors(
 
 
 def _parse_progress(previous_status: Mapping[str, Any]) -> int:
-    """Return the progress in the status, limited to 0 to 100, since any client may have written it."""
+    """Return the progress in the status, limited to 0 to 100, because any client may have written it."""
     percent = previous_status.get("drainProgress")
     return min(100, max(0, percent)) if isinstance(percent, int) else 0
 
@@ -289,9 +288,10 @@ def _build_drained_condition(
     *,
     is_drained: bool,
 ) -> Object:
-    """Build the condition Drained; `status` has the lists of pods, the error, the start and the escalation.
+    """Build the condition Drained from the other fields of `status`.
 
-    An error without blocked pods means that a step failed, except if the error is about the lease: the drain continues.
+    An error without blocked pods means that a step failed. An error about the Lease does not, because the drain
+    continues.
     """
     if is_drained:
         return _build_condition(maintenance, "Drained", True, "Drained", "no pod is left to evict", now)
@@ -307,7 +307,7 @@ def _build_drained_condition(
 
 
 def _format_remaining_pods(lists: Object, pending: list[Pod], blocked: list[Object]) -> str:
-    """Summarize how many pods remain, are blocked or terminate in time, and how many pods the lists omit.
+    """Summarize how many pods remain, are blocked, or are within their grace period, and how many the lists omit.
 
     The API server sets a pod's deletionTimestamp to the end of its grace period.
     """
@@ -328,7 +328,7 @@ def _format_remaining_pods(lists: Object, pending: list[Pod], blocked: list[Obje
 def _build_condition(
     maintenance: Maintenance, condition_type: str, is_true: bool, reason: str, message: str, now: datetime
 ) -> Object:
-    """Build a Kubernetes condition; its transition time changes only with its status."""
+    """Build a status condition; its transition time changes only if its status changes."""
     status = "True" if is_true else "False"
     before = get_condition(maintenance, condition_type)
     transition_time = before.get("lastTransitionTime") if before.get("status") == status else None

@@ -1,4 +1,4 @@
-"""Rules of the upgrade mutex: Jobs before and after each worker node's upgrade, one node at a time.
+"""Rules of the upgrade mutex, which runs Jobs before and after each worker node's upgrade, one node at a time.
 
 All modules contain pure functions, except for `lookup`, which calls the API server.
 """

@@ -19,16 +19,16 @@ from kube.paths import Object
 
 
 def list_pools_to_claim(run: Resource, target_pool_names: Iterable[str]) -> list[str]:
-    """Return the names of the pools that a run claims, sorted so that two runs with the same pools cannot deadlock."""
+    """Return the names of the pools that a run claims, in a fixed order, which prevents deadlocks between two runs."""
     return sorted({*target_pool_names, get_canary_name(run)})
 
 
 def find_rival_claims(
     run: Resource, pool_names: Iterable[str], pools_by_name: Mapping[str, Object], runs: Iterable[Resource]
 ) -> dict[str, str]:
-    """Return the pools claimed by other run configs, each with the name of its run config (MUT-44).
+    """Return the names of pools that other MutexRunConfigs claim, each with its claimant's name (MUT-44).
 
-    A claim by a deleted run config does not count.
+    A claim by a deleted MutexRunConfig does not count.
     """
     own_uid, runs_by_uid = run["metadata"]["uid"], {other["metadata"]["uid"]: other for other in runs}
     claim_uids = {name: pools.get_claim_uid(pools_by_name[name]) for name in pool_names if name in pools_by_name}
@@ -42,34 +42,34 @@ def find_rival_claims(
 def list_other_active_runs(run: Resource, runs: Iterable[Resource]) -> list[str]:
     """Return the names of the other active runs (MUT-44, MUT-49).
 
-    Until these runs end, a new run neither claims nor records anything.
+    Until these runs end, a new run neither claims pools nor writes a record.
     """
     return [format_full_name(other) for other in _select_other_active_runs(run, runs)]
 
 
 def list_runs_ahead(run: Resource, runs: Iterable[Resource]) -> list[str]:
-    """Return the names of the active runs that have the turn or began earlier than this run (MUT-44).
+    """Return the names of the active runs that must end before this run may upgrade nodes (MUT-44).
 
-    Runs with different pools also exclude each other, because a canary pool selects every node without its run's
-    labels.
+    These are runs whose turn it already is, and runs that began earlier. Runs with different pools also exclude each
+    other, because a run's canary pool selects every node without that run's labels.
     """
     return [
         format_full_name(other)
         for other in _select_other_active_runs(run, runs)
-        if _has_turn(other) or _build_start_time_key(other) < _build_start_time_key(run)
+        if _may_upgrade_nodes(other) or _build_start_time_key(other) < _build_start_time_key(run)
     ]
 
 
 def list_runs_with_turn(run: Resource, runs: Iterable[Resource]) -> list[str]:
-    """Return the names of the other active runs whose turn it is to upgrade nodes (`turnAt` in their record)."""
-    return [format_full_name(other) for other in _select_other_active_runs(run, runs) if _has_turn(other)]
+    """Return the names of the other active runs that may upgrade nodes now (`turnAt` in their record)."""
+    return [format_full_name(other) for other in _select_other_active_runs(run, runs) if _may_upgrade_nodes(other)]
 
 
 def _select_other_active_runs(run: Resource, runs: Iterable[Resource]) -> list[Resource]:
     return [other for other in runs if is_active(other) and other["metadata"]["uid"] != run["metadata"]["uid"]]
 
 
-def _has_turn(run: Resource) -> bool:
+def _may_upgrade_nodes(run: Resource) -> bool:
     return bool(get_record(run).get("turnAt"))
 
 
@@ -78,16 +78,16 @@ def _build_start_time_key(run: Resource) -> tuple[str, str]:
 
 
 def select_claimed_pools(uid: str, all_pools: Iterable[Object]) -> list[Object]:
-    """Return the pools claimed by the run config with this uid."""
+    """Return the MachineConfigPools that the MutexRunConfig with this uid claims."""
     return [pool for pool in all_pools if pools.get_claim_uid(pool) == uid]
 
 
 def find_leftover_pools(run: Resource, pool_names: Iterable[str], all_pools: Iterable[Object]) -> list[Object]:
-    """Return the claimed pools that an inactive run config must release before it begins a run with `pool_names`.
+    """Return the claimed pools that an inactive MutexRunConfig must release before its run with `pool_names` begins.
 
-    The result contains the pools that the run config no longer needs, for which other runs may wait. It also contains
-    the pools that were edited for a run whose record is lost. Otherwise, the next run would record the edited selector
-    as the original one.
+    These are the pools that the MutexRunConfig no longer needs, for which other runs may wait. They also include pools
+    that were edited for a run whose record is lost. Otherwise, the next run would record the edited selector as the
+    original one.
     """
     needed_names = set(pool_names)
     claimed = select_claimed_pools(run["metadata"]["uid"], all_pools)
@@ -95,15 +95,16 @@ def find_leftover_pools(run: Resource, pool_names: Iterable[str], all_pools: Ite
 
 
 def list_active_run_config_uids(runs: Iterable[Resource]) -> set[str]:
-    """Return the uids of the active run configs, whose claims on recorded pools are valid (MUT-44).
+    """Return the uids of the MutexRunConfigs with an active run, whose claims on recorded pools are valid (MUT-44).
 
-    A recorded pool can have a claim by a deleted or inactive run config if a user applied an old manifest.
+    If a user applies an old manifest of a pool, the pool gets an outdated claim by a deleted or inactive
+    MutexRunConfig.
     """
     return {str(run["metadata"]["uid"]) for run in runs if is_active(run)}
 
 
 def select_pools_to_restore(run: Resource, all_pools: Collection[Object], runs: Iterable[Resource]) -> list[Object]:
-    """Return the pools that a run must restore: those that it claims, and those in its record that no other run claims.
+    """Return the pools that a run must restore: those that it claims, and recorded ones that no other run claims.
 
     A pool that was already restored is included only if it was claimed or edited for this run again.
     """
@@ -121,10 +122,9 @@ def select_pools_to_restore(run: Resource, all_pools: Collection[Object], runs: 
 
 
 def find_orphaned_pools(all_pools: Iterable[Object], runs: Iterable[Resource]) -> list[Object]:
-    """Return the pools that no run would restore, because their run config no longer exists or lost its record.
+    """Return the pools that no run would restore, because their MutexRunConfig is deleted or lost its record.
 
-    These are pools claimed by a run config that no longer exists, and pools that have a run's selector but are in no
-    record.
+    These are pools that a deleted MutexRunConfig claims, and pools that have a run's selector but are in no record.
     """
     runs = list(runs)
     run_uids = {"", *(run["metadata"]["uid"] for run in runs)}
@@ -137,18 +137,18 @@ def find_orphaned_pools(all_pools: Iterable[Object], runs: Iterable[Resource]) -
 
 
 def has_active_canary(all_pools: Iterable[Object], orphaned_pools: Iterable[Object]) -> bool:
-    """Return whether a canary pool would select a node as soon as the node loses its labels.
+    """Return whether a canary pool would select a node as soon as the node loses its rule labels.
 
-    Pools in `orphaned_pools` do not count.
+    Pools in `orphaned_pools` are ignored.
     """
     names = {pools.get_name(pool) for pool in orphaned_pools}
     return any(pools.is_active_canary(pool) for pool in all_pools if pools.get_name(pool) not in names)
 
 
 def build_run_selectors(record: RunRecord) -> dict[str, Object]:
-    """Return the selector that each pool has during the run, by the pool's name.
+    """Return the node selectors that the pools have during the run, by pool name.
 
-    The canary comes last: no node may be released before the canary has its selector (MUT-36, MUT-37).
+    The canary is the last pool: no node may be released before the canary has its selector (MUT-36, MUT-37).
     """
     labels = [build_rule_label(rule) for rule in list_recorded_rules(record)]
     gated = {
@@ -160,12 +160,12 @@ def build_run_selectors(record: RunRecord) -> dict[str, Object]:
 
 
 def are_pools_paused(record: RunRecord, pools_by_name: Mapping[str, Object]) -> bool:
-    """Return whether all pools in the run's targets that still exist are paused."""
+    """Return whether all target pools of the run that still exist are paused."""
     return all(pools.is_paused(pools_by_name[name]) for name in record["pools"] if name in pools_by_name)
 
 
 def are_pools_edited(record: RunRecord, pools_by_name: Mapping[str, Object]) -> bool:
-    """Return whether all pools of the run that still exist have the run's selectors."""
+    """Return whether all pools of the run that still exist have the run's node selectors."""
     return all(
         pools.get_selector(pools_by_name[name]) == desired_selector
         for name, desired_selector in build_run_selectors(record).items()
@@ -176,9 +176,9 @@ def are_pools_edited(record: RunRecord, pools_by_name: Mapping[str, Object]) -> 
 def exclude_pools_in_cooldown(
     record: RunRecord, state: str, pools_by_name: Mapping[str, Object], now: datetime
 ) -> dict[str, Object]:
-    """Return the pools without those in cooldown, whose next correction waits for the tick.
+    """Return the pools without those in cooldown, whose next correction waits for `resync-runs`.
 
-    `state` names the correction: `paused`, `edited` or `claimed`.
+    `state` names the state that a correction restores: `paused`, `edited` or `claimed`.
     """
     redone_at = record.get(f"{state}Again") or {}
     cooling_down = {name for name, moment in redone_at.items() if is_cooling_down(moment, now)}

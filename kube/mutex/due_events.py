@@ -1,6 +1,6 @@
 """Determines the events that rules, targets and runs wait for, so that `resync-runs` can emit lost events again.
 
-`STAGES` is the table of an active run's stages; docs/mutex.md explains its rows.
+`STAGES` maps each stage of an active run to the event that continues the run; docs/mutex.md explains the stages.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from kube.mutex.validation import RunSnapshot
 from kube.paths import Object
 
 TICK_SECONDS, TICKS_PER_FULL_CHECK = 15, 40
-"""Seconds between two ticks, and number of ticks in ten minutes.
+"""Seconds between two ticks of the PingSource, and number of ticks in ten minutes.
 
-Every ten minutes, the tick checks each object, whatever the object's status reports (MUT-30).
+Every ten minutes, `resync-runs` checks each object regardless of its status (MUT-30).
 """
 
 
 class DueEvent(Enum):
-    """Event that an object may be waiting for; the value is the event type without its prefix."""
+    """An event that an object may be waiting for; the value is the event type without its prefix."""
 
     RULE_CHECK_PENDING = "rule.check_pending"
     TARGET_CHECK_PENDING = "target.check_pending"
@@ -55,9 +55,9 @@ class DueEvent(Enum):
 
 @dataclass(frozen=True)
 class ObservedRun:
-    """A run config, and the objects that it depends on, as they were last read.
+    """A MutexRunConfig, and the objects that it depends on, as they were last read.
 
-    `timeout_seconds` is the time in seconds that a released node has for its upgrade.
+    `timeout_seconds` is the maximum time that the upgrade of a released node may take.
     """
 
     run: Resource
@@ -72,17 +72,17 @@ class ObservedRun:
 
     @property
     def node_name(self) -> str:
-        """Return the name of the active run's current node, "" if all nodes are done."""
+        """Return the name of the node that the active run works on, "" if all nodes are done."""
         return get_current_node(self.record)
 
     @property
     def node(self) -> Object | None:
-        """Return the node with the current node's name, which may have replaced the recorded node."""
+        """Return the node with the current node's name, which may be a replacement of the recorded node."""
         return self.snapshot.nodes.get(self.node_name)
 
     @property
     def job_outcome(self) -> JobOutcome | None:
-        """Return the outcome of the Job that the current node waits for, None if no such Job is recorded."""
+        """Return the outcome of the Job that the current node waits for, None if no such Job has been created."""
         due = run_record.find_due_job(self.record, self.node_name, self._has_cleanup)
         entry = run_record.get_job_entry(self.record, self.node_name, due) if due else {}
         if not entry.get("name"):
@@ -94,17 +94,17 @@ class ObservedRun:
 
 
 def is_job_running(observed: ObservedRun) -> bool:
-    """Return whether the Job of the run's current node is running, so that an event will report the Job's end.
+    """Return whether the current node's Job is running, so that an event will report the end of the Job.
 
-    The node itself may no longer exist.
+    The Job may be running even if the node no longer exists.
     """
     return observed.job_outcome is JobOutcome.RUNNING
 
 
 def awaits_control_plane(observed: ObservedRun) -> bool:
-    """Return whether the run waits for the control plane.
+    """Return whether the run waits for the control plane's upgrade.
 
-    `find_drift` has already checked that the run's condition shows the current state of the control plane.
+    `_find_drift` has already checked that the run's condition describes the current state of the control plane.
     """
     return validation.awaits_control_plane(observed.run)
 
@@ -118,9 +118,9 @@ def is_node_maintained(observed: ObservedRun) -> bool:
 def is_node_upgrading(observed: ObservedRun) -> bool:
     """Return whether the released node is upgrading, so that an event will report its next change.
 
-    The node must still exist, carry no rule labels, have an older version than the desired one, and be within its time
-    limit. While no version is desired, or the control plane is still upgrading, the node is held. In that case, the
-    record and the condition must already report that the node is held.
+    The node must still exist, have no rule labels, have a version older than the desired one, and be within its time
+    limit. The node is held while no version is desired or while the control plane is upgrading. The run's record and
+    condition must then already report that the node is held.
     """
     node, name = observed.node, observed.node_name
     if not is_recorded_node(node, observed.record, name) or not nodes.is_released(node):
@@ -139,15 +139,14 @@ def is_node_upgrading(observed: ObservedRun) -> bool:
 
 
 class StageRow(NamedTuple):
-    """What continues a run from one of its stages.
+    """The event that continues a run from one of its stages.
 
     Attributes:
         due_event: Event that continues the run, and that `resync-runs` emits if it was lost.
-        is_in_progress: Check whether the run waits for something that another event will report, so that no event was
-            lost. None if the stage only waits for a function.
-        precedes_repairs: Whether the event is emitted even if other clients' changes are not undone yet. This applies
-            if the run waits for a Job or an upgrade to end, because the API server may refuse to undo the changes
-            forever.
+        is_in_progress: Function that returns whether the run waits for a change that another event will report. In that
+            case, no event was lost. None if the stage waits only for a function.
+        precedes_repairs: Whether the event is emitted even before other clients' changes are undone. This applies to
+            stages that wait for the end of a Job or an upgrade, because the API server may reject the repairs forever.
     """
 
     due_event: DueEvent
@@ -165,16 +164,16 @@ STAGES: Mapping[Stage, StageRow] = {
     Stage.CLEANUP: StageRow(DueEvent.JOB_DUE, is_job_running, precedes_repairs=True),
     Stage.NODES_DONE: StageRow(DueEvent.RUN_NODES_DONE),
 }
-"""Stage of an active run that is not halted → what continues the run."""
+"""How to continue an active run that is not halted, by its stage."""
 CORRECTION_CHECKS = {
     DueEvent.POOLS_CLAIMED: (("paused", claims.are_pools_paused), ("claimed", claims.are_pools_claimed)),
     DueEvent.NODES_LABELLED: (("edited", claims.are_pools_edited),),
 }
-"""Event that corrects pools → for each correction, its name in the record and the check whether it is in place."""
+"""Corrections of pools by event: the name of each correction in the record, and the check whether it is needed."""
 
 
 def is_full_check_due(uid: str, now: datetime) -> bool:
-    """Return whether this tick is the one in ten minutes that checks the object unconditionally."""
+    """Return whether `resync-runs` must now check the object, as every ten minutes, regardless of its status."""
     return (
         int(now.timestamp() // TICK_SECONDS) % TICKS_PER_FULL_CHECK
         == int(uid.replace("-", "")[:8] or "0", 16) % TICKS_PER_FULL_CHECK
@@ -182,9 +181,9 @@ def is_full_check_due(uid: str, now: datetime) -> bool:
 
 
 def find_due_events_of_rule(rule: Resource, now: datetime) -> list[DueEvent]:
-    """Return the event for a rule whose current generation is not validated yet.
+    """Return the event of a MutexRule whose current generation is not validated yet.
 
-    An invalid rule is also checked every ten minutes, because its namespace may have been created since the last check.
+    An invalid rule is also validated every ten minutes, because its namespace may have been created meanwhile.
     """
     condition = get_condition(rule, validation.VALID_CONFIG_CONDITION)
     if is_deleting(rule):
@@ -194,7 +193,7 @@ def find_due_events_of_rule(rule: Resource, now: datetime) -> list[DueEvent]:
 
 
 def find_due_events_of_target(target: Resource, snapshot: RunSnapshot) -> list[DueEvent]:
-    """Return the event for a target whose nodes or conditions differ from its status (MUT-22)."""
+    """Return the event of a MutexTarget whose nodes or conditions differ from its status (MUT-22)."""
     if is_deleting(target):
         return []
     target_state = validation.compute_target_state(target, snapshot.pools, snapshot.nodes.values())
@@ -205,7 +204,7 @@ def find_due_events_of_target(target: Resource, snapshot: RunSnapshot) -> list[D
 
 
 def _are_conditions_outdated(obj: Resource, conditions: list[Condition]) -> bool:
-    """Return whether a reported condition differs from the desired condition, or its generation is not current."""
+    """Return whether a reported condition differs from the desired one, or describes an older generation."""
     reported_conditions = [get_condition(obj, condition.condition_type) for condition in conditions]
     return any(
         (reported.get("status"), reported.get("message"))
@@ -216,10 +215,10 @@ def _are_conditions_outdated(obj: Resource, conditions: list[Condition]) -> bool
 
 
 def find_due_events_of_run(observed: ObservedRun, runs: Sequence[Resource]) -> list[DueEvent]:
-    """Return the events that a run config waits for and that no function will emit.
+    """Return the events that a MutexRunConfig waits for and that no function will emit.
 
-    Only an active run can wait for several events. Changes by other clients are undone even if the run config still has
-    to be validated, because validation may fail forever.
+    Only an active run can wait for several events. Other clients' changes are undone even if the MutexRunConfig must
+    still be validated, because the validation may fail forever.
     """
     run, snapshot = observed.run, observed.snapshot
     if is_deleting(run):
@@ -235,10 +234,11 @@ def find_due_events_of_run(observed: ObservedRun, runs: Sequence[Resource]) -> l
 
 
 def find_due_events_on_hint(observed: ObservedRun, runs: Sequence[Resource]) -> list[DueEvent]:
-    """Return the events that a run config waits for because a pool, the ClusterVersion, a rule or a target changed.
+    """Return the events that a MutexRunConfig waits for after a pool, the ClusterVersion, a rule or a target changed.
 
-    The run's own work is left to the functions that do the work, and to the tick. The tick also repeats a correction
-    that another client undid within seconds, and restores a run config that is being deleted.
+    The result excludes the events of the run's own progress, which functions emit, or `resync-runs` if they are lost.
+    It also excludes the correction of a change that another client repeated within seconds, and the restoration for a
+    MutexRunConfig that is being deleted.
     """
     due_events = find_due_events_of_run(observed, runs)
     if run_record.is_active_undeleted(observed.run):
@@ -249,10 +249,10 @@ def find_due_events_on_hint(observed: ObservedRun, runs: Sequence[Resource]) -> 
 
 
 def has_unprocessed_change(run: Resource) -> bool:
-    """Return whether a user made a change that is not processed yet.
+    """Return whether a user has made a change that no function has processed yet.
 
-    A stopped run is not resumed while its config is invalid. A request to resume the run is therefore ignored until
-    the config is valid.
+    A paused run is not resumed while its MutexRunConfig is invalid. Until it is valid, a request to resume the run is
+    ignored.
     """
     status = get_status(run)
     is_new = status.get("observedGeneration") != run["metadata"].get("generation")
@@ -277,9 +277,9 @@ def _find_due_events_of_idle_run(observed: ObservedRun, runs: Sequence[Resource]
 
 
 def find_due_event_of_validated_run(run: Resource, snapshot: RunSnapshot, available_version: str) -> DueEvent | None:
-    """Return the event that a valid run config without an active run waits for, None if it waits for an upgrade.
+    """Return the event that a valid MutexRunConfig without an active run waits for, None if it waits for an upgrade.
 
-    Pools that an earlier run left must be restored first, even if an upgrade is available.
+    Pools that an earlier run did not restore must be restored first, even if an upgrade is available.
     """
     names, all_pools = claims.list_pools_to_claim(run, snapshot.list_pool_names(run)), snapshot.pools.values()
     if claims.find_leftover_pools(run, names, all_pools):
@@ -305,16 +305,16 @@ def _find_due_events_of_active_run(observed: ObservedRun) -> list[DueEvent]:
 
 
 def _has_job_result(observed: ObservedRun) -> bool:
-    """Return whether the Job of the run's current node has ended or vanished, and the node still exists.
+    """Return whether the current node's Job has ended or was deleted, and the node still exists.
 
-    A halted run does not continue, but the result must be recorded before the Job's TTL removes it.
+    A halted run does not continue, but the Job's result must be recorded before the Job's TTL removes it.
     """
     has_ended = observed.job_outcome not in (None, JobOutcome.RUNNING)
     return has_ended and is_recorded_node(observed.node, observed.record, observed.node_name)
 
 
 def _find_drift(observed: ObservedRun) -> list[DueEvent]:
-    """Return the events that handle other clients' changes, and a change of the control plane's state."""
+    """Return the events that undo other clients' changes or handle a changed state of the control plane."""
     if corrections := list(_find_correction_events(observed)):
         return corrections
     if validation.is_halted(observed.run) or not validation.awaits_control_plane(observed.run):
@@ -327,7 +327,7 @@ def _find_drift(observed: ObservedRun) -> list[DueEvent]:
 def _is_flapping(observed: ObservedRun, due_event: DueEvent) -> bool:
     """Return whether the event would only correct pools that were already corrected seconds ago.
 
-    Only the tick repeats such corrections.
+    Such a correction is left to `resync-runs`.
     """
     record, pools = observed.record, observed.snapshot.pools
     return due_event in CORRECTION_CHECKS and all(
@@ -337,15 +337,15 @@ def _is_flapping(observed: ObservedRun, due_event: DueEvent) -> bool:
 
 
 def _find_correction_events(observed: ObservedRun) -> Iterator[DueEvent]:
-    """Yield the events whose functions undo other clients' changes to the finalizer, pools, labels and selectors.
+    """Yield the events whose functions undo other clients' changes of the finalizer, pools, labels and selectors.
 
-    All of these events are emitted on the same tick, because a correction that the API server keeps rejecting must not
-    delay the other corrections. The exception is the pools' selectors, which are corrected only after the nodes'
-    labels. Otherwise the canary pool would select a node without labels, which would be upgraded immediately.
+    `resync-runs` emits all of them at the same time, because a correction that the API server keeps rejecting must not
+    delay the others. The exception is the pools' selectors, which are corrected after the nodes' labels. Otherwise, the
+    canary pool would select a node without labels, which would be upgraded immediately.
     """
     record, pools = observed.record, observed.snapshot.pools
     if not observed.node_name:
-        return  # all nodes are done, and the pools are being restored
+        return  # All nodes are done, and the pools are being restored.
     if not has_finalizer(observed.run):
         yield DueEvent.UPGRADE_DETECTED
     if record.get("pausedAt") and not (
@@ -359,9 +359,9 @@ def _find_correction_events(observed: ObservedRun) -> Iterator[DueEvent]:
 
 
 def _are_nodes_gated(observed: ObservedRun) -> bool:
-    """Return whether all unreleased nodes of the run carry the run's labels.
+    """Return whether all unreleased nodes of the run have the run's labels.
 
-    A node that no longer exists, or was replaced by a node with the same name, does not belong to the run.
+    A recorded node that was deleted, or replaced by a node with the same name, no longer belongs to the run.
     """
     record, rules = observed.record, run_record.list_recorded_rules(observed.record)
     unreleased = {name: observed.snapshot.nodes.get(name) for name in run_record.list_unreleased_nodes(record)}

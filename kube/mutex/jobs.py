@@ -1,4 +1,4 @@
-"""Jobs before and after a node's upgrade: their names, the additions to a rule's template, and their outcomes."""
+"""Jobs before and after a node's upgrade: their names, their content from the rule's template, and their outcomes."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from kube.paths import Object, encode_path_segment
 
 MAIN, CLEANUP = "main", "cleanup"
 SPEC_FIELDS = {MAIN: "jobSpec", CLEANUP: "cleanUpJobSpec"}
-"""Kind of Job → the rule's field with the Job template."""
+"""Field of a MutexRule that contains the Job template, by kind of Job."""
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 NODE_SELECTOR_TERMS_PATH = ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
-"""Path within an affinity to the terms that select the nodes for a pod."""
+"""Path from an affinity to the terms that select the nodes for a pod."""
 NODE_ANNOTATION, RULE_ANNOTATION = "nodemaintenance.dev/mutex-node", "nodemaintenance.dev/mutex-rule"
 NODE_VARIABLE, RULE_VARIABLE, RUN_VARIABLE = "NODE_NAME", "MUTEX_RULE", "MUTEX_RUN"
-"""Environment variables in each container: the name of the node, the name of the rule, and the run's id."""
+"""Names of environment variables in each container: the node's name, the rule's name and the run's id."""
 MAX_NAME_CHARACTERS = 63
-"""Maximum length of a Job's name, in characters; the name becomes a label on the Job's pods."""
+"""Maximum length of a Job's name, in characters; the name is also a label value on the Job's pods."""
 MIN_TTL_SECONDS = 60
-"""Minimum TTL of a finished Job, in seconds.
+"""Minimum time, in seconds, after which a finished Job may be deleted (`ttlSecondsAfterFinished`).
 
-A function that is killed right after creating a Job must find the Job on the next attempt. Otherwise, it would create
-a second Job.
+A function that is killed right after creating a Job must find that Job on its retry. Otherwise, it would create a
+second Job.
 """
 NAME_PATTERN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
-"""Valid prefix for a Job's name."""
+"""Matches a valid prefix of a Job's name."""
 
 
 class JobOutcome(Enum):
-    """Outcome of a Job; `VANISHED` if the Job was deleted before its result was known."""
+    """The outcome of a Job; `VANISHED` means that the Job was deleted before its result was known."""
 
     RUNNING = "Running"
     COMPLETE = "Complete"
@@ -53,7 +53,7 @@ def build_job_path(namespace: str, name: str) -> str:
 
 
 def format_job_key(job_kind: str, rule: Reference) -> str:
-    """Return the key under which a run's record stores the Job of a rule."""
+    """Return the key under which a run's record stores a node's Job of this rule."""
     return f"{job_kind}:{rule}"
 
 
@@ -63,12 +63,12 @@ def get_job_namespace(rule: Resource) -> str:
 
 
 def has_cleanup(rule: Resource) -> bool:
-    """Return whether the rule has a cleanup Job, which runs after the upgrade."""
+    """Return whether the rule has a cleanup Job, which runs after a node's upgrade."""
     return rule["spec"].get("cleanUpJobSpec") is not None
 
 
 def build_job_name(rule: Resource, job_kind: str, run_id: str, node_uid: str, attempt: int) -> str:
-    """Return a Job's name, deterministic and unique per attempt; it begins with the rule's prefix (MUT-41, MUT-42)."""
+    """Return a Job's name, which is deterministic, unique per attempt, and has the rule's prefix (MUT-41, MUT-42)."""
     identity = "|".join((run_id, node_uid, job_kind, *get_reference(rule)))
     end = f"-{hashlib.sha256(identity.encode()).hexdigest()[:10]}-{attempt}"
     prefix = f"{'cleanup-' if job_kind == CLEANUP else ''}{rule['spec']['jobName']}"
@@ -76,9 +76,10 @@ def build_job_name(rule: Resource, job_kind: str, run_id: str, node_uid: str, at
 
 
 def build_job(rule: Resource, job_kind: str, run_id: str, node: Mapping[str, Any], attempt: int) -> Object:
-    """Build the Job of a rule for a node from the rule's template (MUT-41).
+    """Build a rule's Job for a node from the rule's template (MUT-41).
 
-    Each container gets the node, the rule and the run as environment variables. The pod's affinity excludes the node.
+    Each container gets environment variables for the node, the rule and the run. The pod's affinity keeps the pod off
+    this node.
     """
     metadata, spec = node["metadata"], copy.deepcopy(rule["spec"][SPEC_FIELDS[job_kind]])
     if type(ttl := spec.get("ttlSecondsAfterFinished")) is int:
@@ -106,7 +107,7 @@ def build_job(rule: Resource, job_kind: str, run_id: str, node: Mapping[str, Any
 
 
 def is_same_job(job: Resource, desired: Resource) -> bool:
-    """Return whether an existing Job belongs to the same run, rule and node as the Job to create."""
+    """Return whether an existing Job belongs to the same run, rule and node as the desired Job."""
     metadata, desired_metadata = job["metadata"], desired["metadata"]
     annotations = metadata.get("annotations") or {}
     same = all(annotations.get(name) == value for name, value in desired_metadata["annotations"].items())
@@ -114,7 +115,7 @@ def is_same_job(job: Resource, desired: Resource) -> bool:
 
 
 def _get_pod_spec(spec: Resource) -> Object | None:
-    """Return the pod spec of a Job's spec, or None if it is malformed; the API server rejects such a Job."""
+    """Return the pod spec in a Job's spec, None if it is malformed; the API server rejects a Job without it."""
     template = spec.get("template")
     pod = template.get("spec") if isinstance(template, dict) else None
     return pod if isinstance(pod, dict) else None
@@ -128,9 +129,9 @@ def _iterate_containers(pod_spec: Object) -> Iterator[Object]:
 
 
 def _merge_env(existing: Any, run_variables: Mapping[str, str]) -> Any:
-    """Return the container's environment variables merged with `run_variables`, which take precedence.
+    """Merge a container's environment variables with `run_variables`, which take precedence.
 
-    A malformed value is returned unchanged, so that the API server rejects it.
+    A malformed value is returned unchanged, so that the API server rejects the Job.
     """
     if existing is not None and not isinstance(existing, list):
         return existing
@@ -143,9 +144,9 @@ def _merge_env(existing: Any, run_variables: Mapping[str, str]) -> Any:
 
 
 def _exclude_host(affinity: Any, host: str) -> Any:
-    """Return the affinity, extended so that it excludes the host.
+    """Return the affinity, extended so that no pod is scheduled to the host.
 
-    The exclusion is added to every term, because the scheduler needs only one term to match.
+    The exclusion is added to every node selector term, because kube-scheduler needs only one term to match.
     """
     not_on_host = {"key": HOSTNAME_LABEL, "operator": "NotIn", "values": [host]}
 
@@ -163,9 +164,9 @@ def _exclude_host(affinity: Any, host: str) -> Any:
 
 
 def _update_at_path(value: Any, path: tuple[str, ...], update: Callable[[Any], Any]) -> Any:
-    """Return a mapping with the value at `path` changed.
+    """Return a copy of a nested mapping with the value at `path` updated.
 
-    A malformed value is returned unchanged, so that the API server rejects it.
+    A malformed mapping is returned unchanged, so that the API server rejects it.
     """
     if not path:
         return update(value)
@@ -181,7 +182,7 @@ def _is_list_or_none(value: Any) -> bool:
 
 
 def find_overridden_variables(rule: Resource) -> list[str]:
-    """Return the environment variables of the rule's containers that the run's variables replace."""
+    """Return the names of the environment variables in the rule's containers that the run's variables override."""
     overridden: set[str] = set()
     for field in SPEC_FIELDS.values():
         for container in _iterate_containers(_get_pod_spec(rule["spec"].get(field) or {}) or {}):
@@ -193,7 +194,7 @@ def find_overridden_variables(rule: Resource) -> list[str]:
 
 
 def get_outcome(job: Mapping[str, Any] | None) -> JobOutcome:
-    """Return the outcome of a Job; None means a Job that no longer exists, whose result is unknown."""
+    """Return the outcome of a Job; None stands for a Job that no longer exists, whose result is unknown."""
     if job is None:
         return JobOutcome.VANISHED
     conditions = (job.get("status") or {}).get("conditions") or []
@@ -208,7 +209,7 @@ def get_outcome(job: Mapping[str, Any] | None) -> JobOutcome:
 
 
 def format_failure(job: Mapping[str, Any] | None) -> str:
-    """Return why the Job failed, in the Job controller's words."""
+    """Return why the Job failed, according to its condition."""
     if job is None:
         return "it was deleted before its result was known"
     conditions = (job.get("status") or {}).get("conditions") or []

@@ -1,4 +1,4 @@
-"""Reads the objects that a run depends on, concurrently; lists of kinds that the cluster does not serve are empty."""
+"""Reads the objects that a run depends on, concurrently; a kind that the cluster does not serve has no objects."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from kube.paths import Object
 from kube.trimming import trim_node
 
 CACHED_VERSION = "0"
-"""`resourceVersion` of lists from the API server's cache; newer changes arrive as events or with the tick."""
+"""`resourceVersion` that lists objects from the API server's cache; `resync-runs` handles newer changes."""
 
 
 async def list_rules(api: Api, resource_version: str | None = CACHED_VERSION) -> list[Object]:
-    """List all rules."""
+    """Return all MutexRules."""
     return await list_or_empty(api, build_collection_path(RULE_KIND), resource_version=resource_version)
 
 
 async def list_targets(api: Api, resource_version: str | None = CACHED_VERSION) -> list[Object]:
-    """List all targets."""
+    """Return all MutexTargets."""
     return await list_or_empty(api, build_collection_path(TARGET_KIND), resource_version=resource_version)
 
 
 async def list_runs(api: Api, resource_version: str | None = CACHED_VERSION) -> list[Object]:
-    """List all run configs."""
+    """Return all MutexRunConfigs."""
     return await list_or_empty(api, build_collection_path(RUN_KIND), resource_version=resource_version)
 
 
@@ -56,7 +56,7 @@ async def list_nodes_by_name(api: Api, resource_version: str | None = CACHED_VER
 async def list_labelled_nodes(
     api: Api, run_id: str = "", resource_version: str | None = CACHED_VERSION
 ) -> list[Object]:
-    """List the nodes that carry the label of this run, or of any run if `run_id` is empty."""
+    """Return the nodes with the label of this run, or of any run if `run_id` is empty."""
     label = f"{RUN_LABEL}={run_id}" if run_id else RUN_LABEL
     return (
         await list_all(api, NODES_PATH, label_selector=label, resource_version=resource_version, transform=trim_node)
@@ -64,12 +64,12 @@ async def list_labelled_nodes(
 
 
 async def list_pools_by_name(api: Api, resource_version: str | None = CACHED_VERSION) -> dict[str, Object]:
-    """Return all pools by name."""
+    """Return all MachineConfigPools by name."""
     return {get_name(pool): pool for pool in await list_or_empty(api, POOLS_PATH, resource_version=resource_version)}
 
 
 async def find_cluster_version(api: Api) -> Object | None:
-    """Return the only ClusterVersion, which has one of two possible names, or None if there is none (C23)."""
+    """Return the ClusterVersion, which has one of two possible names; None if there is none (C23)."""
     for name in CLUSTER_VERSION_NAMES:
         cluster_version = await get_or_none(api.get(f"{CLUSTER_VERSIONS_PATH}/{name}"))
         if cluster_version is not None:
@@ -80,9 +80,9 @@ async def find_cluster_version(api: Api) -> Object | None:
 async def read_snapshot(
     api: Api, rules: Iterable[Object], targets: Iterable[Object], active_runs: Sequence[Object] = ()
 ) -> RunSnapshot:
-    """Read the objects that runs depend on, besides their rules and targets, from the API server's cache.
+    """Read the objects that runs depend on from the API server's cache; `rules` and `targets` were already read.
 
-    If there are `active_runs`, the snapshot includes Jobs and the NodeMaintenances that own the runs' current nodes.
+    If there are `active_runs`, the snapshot includes the Jobs, and the NodeMaintenances of the runs' current nodes.
     """
     pools_by_name, nodes_by_name, version = await gather_all(
         list_pools_by_name(api), list_nodes_by_name(api), find_cluster_version(api)
@@ -115,7 +115,7 @@ async def _find_maintainers(api: Api, node_names: Iterable[str], nodes: Mapping[
 
 
 async def find_maintainer(api: Api, node: Object, resource_version: str | None = None) -> Maintainer | None:
-    """Return the NodeMaintenance that the node's label names; None if there is no label or no such NodeMaintenance."""
+    """Return the NodeMaintenance whose uid is in the node's label; None if there is no label or no such object."""
     uid = get_maintenance_uid(node)
     if not uid:
         return None
@@ -127,12 +127,12 @@ async def find_maintainer(api: Api, node: Object, resource_version: str | None =
 
 
 async def read_rules(api: Api, references: Iterable[Reference]) -> dict[Reference, Object]:
-    """Read the rules with these references, and return those that exist, by reference."""
+    """Read the MutexRules with these references; return those that exist, by reference."""
     return await _read_by_reference(api, RULE_KIND, references)
 
 
 async def read_targets(api: Api, references: Iterable[Reference]) -> dict[Reference, Object]:
-    """Read the targets with these references, and return those that exist, by reference."""
+    """Read the MutexTargets with these references; return those that exist, by reference."""
     return await _read_by_reference(api, TARGET_KIND, references)
 
 
@@ -143,5 +143,5 @@ async def _read_by_reference(api: Api, kind: str, references: Iterable[Reference
 
 
 async def get_job_or_none(api: Api, namespace: str, name: str) -> Object | None:
-    """Read a Job, or return None if it does not exist."""
+    """Return the Job, None if it does not exist."""
     return await get_or_none(api.get(jobs.build_job_path(namespace, name)))

@@ -1,4 +1,4 @@
-"""MutexRule, MutexTarget and MutexRunConfig: API paths, references, labels, status and conditions."""
+"""Fields of MutexRule, MutexTarget and MutexRunConfig objects: paths, references, labels, status and conditions."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ API_PATH = f"/apis/{API_VERSION}"
 RULE_KIND, TARGET_KIND, RUN_KIND = "MutexRule", "MutexTarget", "MutexRunConfig"
 PLURALS = {RULE_KIND: "mutexrules", TARGET_KIND: "mutextargets", RUN_KIND: "mutexrunconfigs"}
 DEFAULT_NAMESPACE = "node-upgrade-mutex-operator"
-"""Namespace of these objects in the specification; Jobs run in it unless an administrator permits other namespaces."""
+"""Namespace of these objects according to the specification, and of their Jobs by default."""
 RULE_LABEL_PREFIX = "mutexrule.openshift-optional.skrzypek.io/"
-"""Prefix of the labels that block a node's upgrade, one for each rule; the value is empty."""
+"""Prefix of the labels that block a node's upgrade, one label with an empty value for each rule."""
 RUN_LABEL = "nodemaintenance.dev/mutex-run"
-"""Label on a run's nodes and Jobs, with the run's id.
+"""Label on a run's nodes and Jobs; its value is the run's id.
 
-The same key is an annotation on the run's pools, with the uid of the MutexRunConfig.
+The same key is an annotation on the run's pools; its value is the uid of the MutexRunConfig.
 """
 RETRY_ANNOTATION = "nodemaintenance.dev/retry"
-"""Annotation on a MutexRunConfig: any new value resumes a stopped run (MUT-48)."""
+"""Annotation on a MutexRunConfig; any new value resumes a paused run (MUT-48)."""
 FINALIZER = "nodemaintenance.dev/mutex"
 MAX_MESSAGE_CHARACTERS = 2048
-"""Maximum length of a condition's message, in characters; a server's error message may be longer."""
+"""Maximum length of a condition's message, in characters, because an API server's error message may be longer."""
 
 
 class Reference(NamedTuple):
-    """Namespace and name of a rule or a target."""
+    """Namespace and name of a MutexRule or a MutexTarget."""
 
     namespace: str
     name: str
@@ -41,13 +41,13 @@ class Reference(NamedTuple):
 
 
 def build_collection_path(kind: str, namespace: str = "") -> str:
-    """Return the API path of all objects of a kind, or of the objects in one namespace."""
-    inside = f"/namespaces/{encode_path_segment(namespace)}" if namespace else ""
-    return f"{API_PATH}{inside}/{PLURALS[kind]}"
+    """Return the API path of all objects of a kind, limited to `namespace` if it is not empty."""
+    namespace_path = f"/namespaces/{encode_path_segment(namespace)}" if namespace else ""
+    return f"{API_PATH}{namespace_path}/{PLURALS[kind]}"
 
 
 def build_path(kind: str, namespace: str, name: str) -> str:
-    """Return the API path of the object with this name."""
+    """Return the API path of the object with this kind, namespace and name."""
     return f"{build_collection_path(kind, namespace)}/{encode_path_segment(name)}"
 
 
@@ -57,7 +57,7 @@ def build_object_path(obj: Resource) -> str:
 
 
 def get_reference(obj: Resource) -> Reference:
-    """Return the reference by which a MutexRunConfig names this rule or target."""
+    """Return the reference by which a MutexRunConfig refers to this rule or target."""
     return Reference(obj["metadata"]["namespace"], obj["metadata"]["name"])
 
 
@@ -67,9 +67,9 @@ def format_full_name(obj: Resource) -> str:
 
 
 def list_references(run: Resource, field: str) -> list[Reference]:
-    """Return the references in a run config's field to rules or targets, in order and without duplicates.
+    """Return the references to rules or targets in a MutexRunConfig's field, in order and without duplicates.
 
-    An omitted namespace means the run config's own.
+    A reference without a namespace means the namespace of the MutexRunConfig.
     """
     own_namespace = run["metadata"]["namespace"]
     entries = run["spec"].get(field) or []
@@ -78,7 +78,7 @@ def list_references(run: Resource, field: str) -> list[Reference]:
 
 
 def get_canary_name(run: Resource) -> str:
-    """Return the name of the canary pool, into which nodes are released."""
+    """Return the name of the canary pool, which selects released nodes."""
     return str(run["spec"]["canary"]["name"])
 
 
@@ -93,29 +93,32 @@ def build_rule_label(rule: Reference) -> str:
 
 
 def is_deleting(obj: Resource) -> bool:
-    """Return whether the object's deletion was requested."""
+    """Return whether the object has a deletion timestamp."""
     return bool(obj["metadata"].get("deletionTimestamp"))
 
 
 def has_finalizer(obj: Resource) -> bool:
-    """Return whether the object carries our finalizer, because some changes are not undone yet."""
+    """Return whether the object has this project's finalizer, so that its run's changes must still be undone."""
     return FINALIZER in (obj["metadata"].get("finalizers") or [])
 
 
 def build_finalizers_patch(obj: Resource, *, is_set: bool) -> Object:
-    """Build the merge patch that sets or removes our finalizer; it fails if another client changed the object."""
+    """Build the merge patch that sets or removes this project's finalizer.
+
+    The patch fails if another client has changed the object since it was read.
+    """
     kept = [name for name in obj["metadata"].get("finalizers") or [] if name != FINALIZER]
     desired = [*kept, FINALIZER] if is_set else kept
     return {"metadata": {"resourceVersion": obj["metadata"]["resourceVersion"], "finalizers": desired}}
 
 
 def get_status(obj: Resource) -> Mapping[str, Any]:
-    """Return the object's status, or {} if it has none yet."""
+    """Return the object's status, {} if it has none yet."""
     return obj.get("status") or {}
 
 
 def get_condition(obj: Resource, condition_type: str) -> Mapping[str, Any]:
-    """Return the condition of this type, or {} if it is missing or malformed."""
+    """Return the condition of this type, {} if it is missing or malformed."""
     conditions = get_status(obj).get("conditions")
     candidates = conditions if isinstance(conditions, list) else []
     well_formed = (condition for condition in candidates if isinstance(condition, Mapping))
@@ -129,7 +132,7 @@ def is_condition_true(obj: Resource, condition_type: str) -> bool:
 
 
 class Condition(NamedTuple):
-    """A status condition, without the generation and the transition time."""
+    """A status condition without its generation and its transition time, which `merge_conditions` adds."""
 
     condition_type: str
     holds: bool
@@ -138,9 +141,9 @@ class Condition(NamedTuple):
 
 
 def merge_conditions(obj: Resource, conditions: Iterable[Condition], now: datetime) -> list[Object]:
-    """Return all conditions of the object, updated with `conditions`.
+    """Return all conditions of the object, with those in `conditions` updated.
 
-    A condition's transition time changes only with its status.
+    A condition's transition time changes only if its status changes.
     """
     conditions_by_type = {condition["type"]: dict(condition) for condition in get_status(obj).get("conditions") or []}
     for condition in conditions:
@@ -158,9 +161,9 @@ def merge_conditions(obj: Resource, conditions: Iterable[Condition], now: dateti
 
 
 def build_status_patch(obj: Resource, changes: Object, conditions: Iterable[Condition], now: datetime) -> Object:
-    """Build the merge patch for the status, {} if nothing would change.
+    """Build the merge patch for the status; {} if nothing would change.
 
-    The patch fails if another client changed the object since it was read.
+    The patch fails if another client has changed the object since it was read.
     """
     conditions, current = list(conditions), get_status(obj)
     desired = {**changes, "conditions": merge_conditions(obj, conditions, now)} if conditions else dict(changes)
@@ -171,7 +174,7 @@ def build_status_patch(obj: Resource, changes: Object, conditions: Iterable[Cond
 
 
 def _is_already_set(current: Any, desired: Any) -> bool:
-    """Return whether a merge patch with the value `desired` would change nothing."""
+    """Return whether a merge patch from `current` to `desired` would change nothing."""
     if isinstance(desired, Mapping) and isinstance(current, Mapping):
         return all(_is_already_set(current.get(name), value) for name, value in desired.items())
     return bool(current == desired)

@@ -1,7 +1,7 @@
-"""MachineConfigPools: which nodes belong to them, and what a run changes and restores.
+"""MachineConfigPools: the nodes that belong to a pool, and the changes that a run makes and undoes.
 
-During a run, its nodes carry one label for each rule. The canary selects the nodes that carry none of these labels. The
-targets' pools select the nodes that carry all of them. Removing a node's labels therefore moves it from its pool to the
+During a run, its nodes have one label per rule. The canary pool selects the nodes without any of these labels. The
+target pools select the nodes with all of them. Removing a node's labels therefore moves the node from its pool to the
 canary (MUT-36, MUT-37).
 """
 
@@ -21,12 +21,12 @@ CLUSTER_VERSIONS_PATH = "/apis/config.openshift.io/v1/clusterversions"
 CLUSTER_VERSION_NAMES = ("version", "cluster")
 """Possible names of the ClusterVersion: OpenShift's name, and the name in the specification (C23)."""
 FALLBACK_CANARY_EXPRESSIONS = [{"key": "isCanary", "operator": "Exists"}]
-"""Selector expressions for a canary whose original selector is unknown (MUT-49)."""
+"""Selector expressions for a canary pool whose original selector is unknown (MUT-49)."""
 Selector = Mapping[str, Any]
 
 
 def build_pool_path(name: str) -> str:
-    """Return the API path of a pool."""
+    """Return the API path of a MachineConfigPool."""
     return f"{POOLS_PATH}/{encode_path_segment(name)}"
 
 
@@ -42,12 +42,12 @@ def get_selector(pool: Pool) -> Selector | None:
 
 
 def is_paused(pool: Pool) -> bool:
-    """Return whether the pool is paused, so that its nodes are not updated."""
+    """Return whether the pool is paused, so that its nodes are not upgraded."""
     return bool((pool.get("spec") or {}).get("paused"))
 
 
 def get_claim_uid(pool: Pool) -> str:
-    """Return the uid of the MutexRunConfig that claims the pool, "" for none."""
+    """Return the uid of the MutexRunConfig that claims the pool, "" if none does."""
     return str((pool["metadata"].get("annotations") or {}).get(RUN_LABEL) or "")
 
 
@@ -58,7 +58,7 @@ def get_labels(node: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def list_members(pool: Pool, nodes: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the nodes that the pool selects, sorted (MUT-21)."""
+    """Return the sorted names of the nodes that the pool selects (MUT-21)."""
     selector = get_selector(pool)
     return sorted(get_name(node) for node in nodes if matches(selector, get_labels(node)))
 
@@ -72,7 +72,7 @@ def list_members_of_pools(pools: Iterable[Pool], nodes: Iterable[Mapping[str, An
 def find_canary_problem(
     name: str, pool: Pool | None, target_pool_names: Iterable[str], nodes: Iterable[Mapping[str, Any]]
 ) -> str:
-    """Return why the pool cannot be a canary, "" if it can (MUT-3)."""
+    """Return why the pool cannot be a canary; "" if it can (MUT-3)."""
     if pool is None:
         return f"spec.canary.name: MachineConfigPool {name} not found"
     if name in set(target_pool_names):
@@ -90,7 +90,7 @@ def find_canary_problem(
 
 
 def build_canary_selector(original: Selector, rule_labels: Iterable[str]) -> Object:
-    """Return the canary's selector during a run, which selects nodes that carry none of these labels (MUT-36).
+    """Build the canary's selector during a run, which selects nodes without any of these labels (MUT-36).
 
     Expressions for these labels replace the canary's own expressions.
     """
@@ -99,7 +99,7 @@ def build_canary_selector(original: Selector, rule_labels: Iterable[str]) -> Obj
 
 
 def build_gated_selector(original: Selector, rule_labels: Iterable[str]) -> Object:
-    """Return the selector of a target's pool during a run: the original one, limited to nodes with these labels.
+    """Build a target pool's selector during a run: the original one, limited to nodes with all of these labels.
 
     MUT-37 requires this selector.
     """
@@ -108,7 +108,7 @@ def build_gated_selector(original: Selector, rule_labels: Iterable[str]) -> Obje
 
 
 def _select_rule_expressions(selector: Selector | None) -> list[Mapping[str, Any]]:
-    """Return the expressions that a run added to the selector."""
+    """Return the expressions that a run has added to the selector."""
     return [
         expression
         for expression in (selector or {}).get("matchExpressions") or []
@@ -117,12 +117,12 @@ def _select_rule_expressions(selector: Selector | None) -> list[Mapping[str, Any
 
 
 def has_run_selector(pool: Pool) -> bool:
-    """Return whether the pool's selector contains expressions of a run."""
+    """Return whether the pool's selector contains a run's expressions."""
     return bool(_select_rule_expressions(get_selector(pool)))
 
 
 def is_active_canary(pool: Pool) -> bool:
-    """Return whether the pool has the selector of a canary during a run, which selects nodes without rule labels."""
+    """Return whether the pool is the canary of a run, whose selector selects nodes without rule labels."""
     return _is_canary_selector(get_selector(pool))
 
 
@@ -131,7 +131,7 @@ def _is_canary_selector(selector: Selector | None) -> bool:
 
 
 def remove_rule_expressions(selector: Selector | None) -> Object | None:
-    """Return the selector without a run's expressions, for use when the run's record is lost (MUT-49)."""
+    """Return the selector without a run's expressions, if the original selector is lost with the record (MUT-49)."""
     if selector is None:
         return None
     added = _select_rule_expressions(selector)
@@ -144,21 +144,21 @@ def remove_rule_expressions(selector: Selector | None) -> Object | None:
 
 
 def remove_run_selector(pool: Object) -> Object:
-    """Return the pool without the selector expressions of a run whose record is lost."""
+    """Return the pool without a run's selector expressions, if the run's record is lost."""
     if not has_run_selector(pool):
         return pool
     return {**pool, "spec": {**pool["spec"], "nodeSelector": remove_rule_expressions(get_selector(pool))}}
 
 
 def build_guarded_patch(pool: Pool, *changes: Object) -> list[Object]:
-    """Build the JSON patch with these changes, [] for none; the patch fails if another client changed the pool."""
+    """Build the JSON patch with these changes, [] for none; it fails if another client has changed the pool."""
     metadata = pool["metadata"]
     test = {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}
     return [test, *changes] if changes else []
 
 
 def build_claim_patch(pool: Pool, uid: str) -> list[Object]:
-    """Build the JSON patch that claims the pool for a run, [] if the run already claims it."""
+    """Build the JSON patch that claims the pool for a MutexRunConfig; [] if that already claims it."""
     if get_claim_uid(pool) == uid:
         return []
     if pool["metadata"].get("annotations"):
@@ -167,21 +167,21 @@ def build_claim_patch(pool: Pool, uid: str) -> list[Object]:
 
 
 def build_pause_patch(pool: Pool, *, paused: bool) -> list[Object]:
-    """Build the JSON patch that pauses or unpauses a pool, [] if nothing would change."""
+    """Build the JSON patch that pauses or unpauses the pool; [] if nothing would change."""
     if is_paused(pool) is paused:
         return []
     return build_guarded_patch(pool, {"op": "add", "path": "/spec/paused", "value": paused})
 
 
 def build_selector_patch(pool: Pool, desired: Selector | None) -> list[Object]:
-    """Build the JSON patch that sets a pool's selector, [] if nothing would change."""
+    """Build the JSON patch that sets the pool's selector; [] if nothing would change."""
     if desired is None or get_selector(pool) == desired:
         return []
     return build_guarded_patch(pool, {"op": "add", "path": "/spec/nodeSelector", "value": dict(desired)})
 
 
 def build_release_patch(pool: Pool, *, paused: bool) -> list[Object]:
-    """Build the JSON patch that releases a pool in one write: it sets `paused` and removes the claim."""
+    """Build the JSON patch that releases a pool: it sets `paused` and removes the claim in one write."""
     changes: list[Object] = []
     if is_paused(pool) is not paused:
         changes.append({"op": "add", "path": "/spec/paused", "value": paused})

@@ -1,7 +1,7 @@
 """The record of a run in the status of its MutexRunConfig: the original state, and the progress of each node.
 
 Functions are stateless, so the record contains everything that a run must remember. Each function writes its own
-fields, with changes that this module builds; docs/mutex.md lists them.
+fields, with changes that this module builds; docs/mutex.md lists the fields.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from kube.paths import Object
 from kube.times import TIME_FORMAT, format_time
 
 COOLDOWN_SECONDS = 10
-"""Cooldown between two corrections of the same change, in seconds.
+"""Minimum time between two corrections of the same pool, in seconds.
 
-A change by another client is undone immediately. If the client repeats the change within this time, the correction
-waits for the tick. Otherwise, both clients would write as fast as events are delivered.
+A change by another client is undone immediately. If that client repeats the change within this time, the correction
+waits for `resync-runs`. Otherwise, both clients would write as fast as events are delivered.
 """
 JOB_FIELDS = ("namespace", "name", "uid", "createdAt", "endedAt", "result")
-"""Recorded fields of one attempt of a Job; the next attempt begins without them."""
+"""Recorded fields of one attempt of a Job; they are cleared before the next attempt."""
 MAX_NODES_WITH_JOBS = 50
-"""Number of finished nodes whose Jobs stay recorded; the Jobs of all nodes might exceed etcd's size limit."""
+"""Maximum number of finished nodes whose Jobs stay in the record, which would otherwise exceed etcd's size limit."""
 RunRecord = Mapping[str, Any]
 HasCleanup = Callable[[Reference], bool]
 
 
 class Stage(Enum):
-    """Stage of a run; the value is what `kubectl get` shows."""
+    """The stage of a run; the value is shown by `kubectl get`."""
 
     IDLE = "Idle"
     CLAIMED = "PausingPools"
@@ -47,30 +47,30 @@ class Stage(Enum):
 
 
 class DueJob(NamedTuple):
-    """The Job that a node waits for."""
+    """The Job that a node of a run waits for: its kind and its MutexRule."""
 
     job_kind: str
     rule: Reference
 
 
 def get_record(run: Resource) -> RunRecord:
-    """Return the record, {} if the run config has not had a run yet."""
+    """Return the run's record, {} if the MutexRunConfig has not had a run yet."""
     return get_status(run).get("record") or {}
 
 
 def is_active(run: Resource) -> bool:
-    """Return whether a run has begun and has not finished."""
+    """Return whether a run has begun and not finished."""
     record = get_record(run)
     return bool(record) and not record.get("finishedAt")
 
 
 def is_active_undeleted(run: Resource) -> bool:
-    """Return whether a run has begun, has not finished, and its run config is not being deleted."""
+    """Return whether a run has begun and not finished, and its MutexRunConfig is not being deleted."""
     return is_active(run) and not is_deleting(run)
 
 
 def get_finished_version(run: Resource) -> str:
-    """Return the version to which the last run upgraded its nodes, "" if the run did not finish or was abandoned."""
+    """Return the version to which the last run upgraded its nodes, "" if that run did not finish or was abandoned."""
     record = get_record(run)
     return str(record["desired"]) if record.get("finishedAt") and not record.get("abandoned") else ""
 
@@ -81,32 +81,32 @@ def list_active_run_ids(runs: Iterable[Resource]) -> set[str]:
 
 
 def get_run_config_uid(record: RunRecord) -> str:
-    """Return the uid of the run config that the record belongs to."""
+    """Return the uid of the MutexRunConfig that the record belongs to."""
     return parse_run_config_uid(str(record["id"]))
 
 
 def parse_run_config_uid(run_id: str) -> str:
-    """Return the uid of the run config that a run's id contains, "" for an invalid id."""
+    """Return the uid of the MutexRunConfig in a run's id, "" if the id is invalid."""
     return run_id.rpartition("-")[0]
 
 
 def list_recorded_rules(record: RunRecord) -> list[Reference]:
-    """Return the rules of a run in the order of the record."""
+    """Return references to the run's MutexRules, in the order of the record."""
     return [Reference(rule["namespace"], rule["name"]) for rule in record["rules"]]
 
 
 def is_node_done(node_record: Mapping[str, Any]) -> bool:
-    """Return whether the record marks the node as finished or dropped."""
+    """Return whether the node is finished or dropped according to its part of the record."""
     return bool(node_record.get("cleanedAt") or node_record.get("droppedAt"))
 
 
 def is_recorded_node(node: Object | None, record: RunRecord, name: str) -> TypeGuard[Object]:
-    """Return whether the recorded node still exists; a different node may have registered under its name."""
+    """Return whether the recorded node still exists; a replacement node may have registered under its name."""
     return node is not None and node["metadata"]["uid"] == record["nodes"][name]["uid"]
 
 
 def get_current_node(record: RunRecord) -> str:
-    """Return the name of the node that the run works on, "" when all nodes are done.
+    """Return the name of the node that the run works on, "" if all nodes are done.
 
     In a corrupted record, this node may be in `order` but not in `nodes`.
     """
@@ -114,13 +114,13 @@ def get_current_node(record: RunRecord) -> str:
 
 
 def format_position(record: RunRecord, name: str) -> str:
-    """Return the node's position in the run as text, such as `node 2 of 5`."""
+    """Format the node's position in the run, such as `node 2 of 5`."""
     order = list(record["order"])
     return f"node {order.index(name) + 1} of {len(order)}" if name in order else f"node ? of {len(order)}"
 
 
 def list_unreleased_nodes(record: RunRecord) -> list[str]:
-    """Return the names of the nodes that the run has not released, so that they keep the run's labels."""
+    """Return the names of the nodes that the run has not released yet, and that must have the run's labels."""
     return [
         name
         for name in record["order"]
@@ -131,13 +131,13 @@ def list_unreleased_nodes(record: RunRecord) -> list[str]:
 
 
 def get_job_entry(record: RunRecord, node_name: str, due_job: DueJob) -> Mapping[str, Any]:
-    """Return the recorded attempt and `JOB_FIELDS` of a Job, {} before it is created."""
+    """Return the Job's attempt number and `JOB_FIELDS` in the record, {} before the Job is created."""
     entry: Mapping[str, Any] = (record["nodes"][node_name].get("jobs") or {}).get(format_job_key(*due_job)) or {}
     return entry
 
 
 def find_due_job(record: RunRecord, node_name: str, has_cleanup: HasCleanup) -> DueJob | None:
-    """Return the node's first Job that has not completed, or None; cleanup Jobs follow after the upgrade.
+    """Return the node's first Job that has not completed, None if there is none; cleanup Jobs follow the upgrade.
 
     A Job that was created is awaited even if its rule no longer requires it. Otherwise, the Job would run concurrently
     with the next node's Job.
@@ -153,7 +153,7 @@ def find_due_job(record: RunRecord, node_name: str, has_cleanup: HasCleanup) -> 
 
 
 def compute_stage(run: Resource) -> Stage:
-    """Return the stage of the run."""
+    """Return the stage of the run according to its record."""
     record = get_record(run)
     if not is_active(run):
         return Stage.IDLE
@@ -162,7 +162,7 @@ def compute_stage(run: Resource) -> Stage:
     if not record.get("pausedAt"):
         return Stage.CLAIMED
     if not (name := get_current_node(record)):
-        # If no node is left, pools are not edited: a canary without label expressions would select all workers.
+        # If no node is left, the pools are not edited: a canary without label expressions would select all workers.
         return Stage.NODES_DONE
     for field, stage in (("labelledAt", Stage.PAUSED), ("editedAt", Stage.LABELLED)):
         if not record.get(field):
@@ -175,12 +175,12 @@ def compute_stage(run: Resource) -> Stage:
 
 
 def get_retry_annotation(run: Resource) -> str:
-    """Return the value of the annotation by which a user resumes a run."""
+    """Return the value of the annotation with which a user resumes a paused run."""
     return str((run["metadata"].get("annotations") or {}).get(RETRY_ANNOTATION) or "")
 
 
 def is_resume_requested(run: Resource) -> bool:
-    """Return whether the spec or the retry annotation has changed since the run stopped."""
+    """Return whether the spec or the retry annotation has changed since the run was paused by a failure."""
     failure = get_record(run).get("failure")
     if not failure:
         return False
@@ -189,7 +189,7 @@ def is_resume_requested(run: Resource) -> bool:
 
 
 def compute_seconds_since(timestamp: object, now: datetime) -> float:
-    """Return the seconds since a time in the record; 0 for a missing or invalid time."""
+    """Return the seconds since a time in the record, 0 if that time is missing or invalid."""
     try:
         then = datetime.strptime(str(timestamp), TIME_FORMAT).replace(tzinfo=timezone.utc)
     except ValueError:
@@ -198,12 +198,12 @@ def compute_seconds_since(timestamp: object, now: datetime) -> float:
 
 
 def is_cooling_down(timestamp: object, now: datetime) -> bool:
-    """Return whether a correction happened so recently that the next correction waits for the tick."""
+    """Return whether the last correction is so recent that the next one must wait for `resync-runs`."""
     return compute_seconds_since(timestamp, now) < COOLDOWN_SECONDS
 
 
 def list_current_object_names(run: Resource, kind: str) -> set[str]:
-    """Return the name of the run's current node or, for `kind` Job, the names of that node's Jobs."""
+    """Return the name of the run's current node, or, if `kind` is Job, the names of that node's Jobs."""
     record = get_record(run)
     name = get_current_node(record)
     if kind != "Job" or not name:
@@ -213,10 +213,10 @@ def list_current_object_names(run: Resource, kind: str) -> set[str]:
 
 
 def build_run_id(uid: str, run_number: int, now: datetime) -> str:
-    """Return the id of a run, which its nodes and Jobs carry as a label value.
+    """Build the id of a run, which is a label value on its nodes and Jobs.
 
-    If the record is lost, the number starts from 1 again. The timestamp keeps the id unique, so that the new run does
-    not adopt Jobs of the previous one.
+    If the record is lost, the run number starts from 1 again. The timestamp keeps the id unique, so that the new run
+    does not adopt the previous run's Jobs.
     """
     return f"{uid}-{run_number}.{int(now.timestamp() * 1000)}"
 
@@ -230,10 +230,10 @@ def build_begin_change(
     rules: list[Reference],
     now: datetime,
 ) -> Object:
-    """Build the record of a new run: the state of pools, canary and nodes before the run changes anything.
+    """Build the record of a new run: the state of pools, canary and nodes before the run changes them.
 
-    `pools_by_name` contains the targets' pools and the canary, `pool_names` only the targets' pools. `nodes_by_name` is
-    in the order of the upgrades.
+    `pools_by_name` contains the target pools and the canary; `pool_names` are the names of the target pools. The order
+    of `nodes_by_name` is the order of the upgrades.
     """
     number = int(get_record(run).get("number") or 0) + 1
     canary = pools_by_name[get_canary_name(run)]
@@ -257,7 +257,7 @@ def _build_pool_record(pool: Object) -> Object:
 
 
 def apply_merge_patch(target: Any, patch: Any) -> Any:
-    """Return the value after applying a merge patch (RFC 7386)."""
+    """Return `target` with a JSON merge patch applied (RFC 7386)."""
     if not isinstance(patch, Mapping):
         return patch
     merged = dict(target) if isinstance(target, Mapping) else {}
@@ -270,7 +270,7 @@ def apply_merge_patch(target: Any, patch: Any) -> Any:
 
 
 def build_printed_fields(run: Resource, change: Object, has_cleanup: HasCleanup) -> Object:
-    """Build the status fields that `kubectl get` shows, with the values that they have after this change."""
+    """Build the status fields that `kubectl get` shows, with their values after this change of the record."""
     record = apply_merge_patch(get_record(run), change)
     changed_run = {**run, "status": {**get_status(run), "record": record}}
     name = get_current_node(record) if record and not record.get("finishedAt") else ""
@@ -283,10 +283,10 @@ def build_printed_fields(run: Resource, change: Object, has_cleanup: HasCleanup)
 def build_pools_change(
     record: RunRecord, state: str, patched: list[str], reclaimed: list[str], now: datetime, *, is_complete: bool
 ) -> Object:
-    """Build the change that records pools as `paused` or `edited`; `state` is one of these.
+    """Build the change that records that pools are `paused` or `edited`, which is the value of `state`.
 
-    The first change only records that all pools have that state. Later changes record which pools were corrected or
-    claimed again, including pools whose correction the API server refused.
+    The first change records only that all pools have this state. Later changes record which pools were corrected or
+    claimed again, including pools whose correction the API server rejected.
     """
     timestamp = format_time(now)
     if not record.get(f"{state}At"):
@@ -296,20 +296,20 @@ def build_pools_change(
 
 
 def build_restored_change(record: RunRecord, pool_names: list[str], now: datetime) -> Object:
-    """Build the change that records these pools as restored, {} if all are recorded already.
+    """Build the change that records these pools as restored; {} if all are already recorded.
 
-    The run needs this record while the API server refuses writes to other pools.
+    The run needs this record while the API server rejects writes to other pools.
     """
     new = [name for name in pool_names if name not in (record.get("restored") or {})]
     return {"restored": dict.fromkeys(new, format_time(now))} if new else {}
 
 
 def build_node_done_change(record: RunRecord, name: str, field: str, now: datetime) -> Object:
-    """Build the change that marks a node as finished; `field` is `cleanedAt` or `droppedAt`.
+    """Build the change that records a node as done; `field` is `cleanedAt` or `droppedAt`.
 
     The change also removes the recorded Jobs of nodes that finished long ago, because a run of hundreds of nodes has
-    thousands of Jobs. The record's `order` determines which nodes these are, because the API server returns maps sorted
-    by key. Nodes missing from `order`, in a corrupted record, come first.
+    thousands of Jobs. The record's `order` determines which nodes these are, because the API server sorts the keys of
+    maps. Nodes that are missing from `order`, in a corrupted record, come first.
     """
     order_index = {node_name: number for number, node_name in enumerate(record["order"])}
     done_names = [
@@ -325,7 +325,7 @@ def build_node_done_change(record: RunRecord, name: str, field: str, now: dateti
 def build_failure_change(
     run: Resource, step: str, message: str, *, node_name: str = "", job_name: str = "", now: datetime
 ) -> Object:
-    """Build the change that stops a run until a user resumes it (MUT-47, MUT-48)."""
+    """Build the change that records a failure, which pauses the run until a user resumes it (MUT-47, MUT-48)."""
     observed = {"generation": run["metadata"].get("generation", 0), "retry": get_retry_annotation(run)}
     return {
         "failure": {
@@ -340,10 +340,10 @@ def build_failure_change(
 
 
 def build_resume_change(run: Resource, has_cleanup: HasCleanup, now: datetime) -> Object:
-    """Build the change that resumes a run where it stopped.
+    """Build the change that resumes a run where it was paused.
 
-    A failed Job gets a new attempt, and a released node gets its full time again. After any other failure, the Job gets
-    no new attempt: it may still be running, and the two attempts would run concurrently.
+    A failed Job gets a new attempt, and a released node gets its full time again. After any other failure, the current
+    Job gets no new attempt, because it may still be running, and the two attempts would run concurrently.
     """
     record, change = get_record(run), {"failure": None}
     name = get_current_node(record)
@@ -359,7 +359,7 @@ def build_resume_change(run: Resource, has_cleanup: HasCleanup, now: datetime) -
 
 
 def build_time_extension(run: Resource, now: datetime) -> Object:
-    """Build the status change that gives the released node its full time again, {} if no node awaits its upgrade."""
+    """Build the status change that gives a released node its full time again; {} if no node awaits its upgrade."""
     record = get_record(run)
     name = get_current_node(record)
     is_released = bool(name) and _awaits_upgrade(record, name)

@@ -1,4 +1,4 @@
-"""Validates rules, targets and run configs, and detects available upgrades (MUT-10..32)."""
+"""Validates MutexRules, MutexTargets and MutexRunConfigs, and detects available upgrades (MUT-10 to MUT-32)."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ VALID_CONFIG_CONDITION, NODES_GATHERED_CONDITION = "ValidConfig", "NodeListGathe
 CONFIG_VALIDATED_CONDITION, CHECKED_CONDITION = "ConfigValidated", "UpgradeChecked"
 READY_CONDITION, AVAILABLE_CONDITION, OUTSIDE_CONDITION = "UpgradeReady", "UpgradeAvailable", "WorkersOutsideTargets"
 NODE_UPGRADE_CONDITION, WAITING_REASON, HELD_REASON = "NodeUpgrade", "NodeUpgradeWaiting", "NodeUpgradeHeld"
-"""Condition for the current node's upgrade, and its reasons: the node waits, or it cannot be upgraded now (MUT-45)."""
+"""Condition for the current node's upgrade, and its reasons: the node waits, or must not be upgraded now (MUT-45)."""
 MAX_PROBLEM_CHARACTERS = 300
-"""Maximum length of each rule's or target's message in the condition of a run, in characters."""
+"""Maximum length, in characters, of one rule's or target's message within a MutexRunConfig's condition."""
 MAX_LABEL_NAME_BYTES = 63
-"""Maximum length of a label's name after the slash, in bytes."""
+"""Maximum length, in bytes, of the part of a label key after the slash."""
 MAX_NAMED_NODES = 10
 """Maximum number of nodes that a message names."""
 
 
 @dataclass(frozen=True)
 class RunSnapshot:
-    """Snapshot of the objects that runs depend on, by name.
+    """The objects that runs depend on, as they were last read.
 
-    `jobs` contains only Jobs with our label, by namespace and name; it is empty if they were not read. `maintainers`
-    maps a node's name to the NodeMaintenance that owns the node, and contains only the nodes that were queried.
+    `jobs` contains only Jobs with the run label; it is empty if Jobs were not read. `maintainers` maps a node's name to
+    the NodeMaintenance that owns the node, and contains only the nodes that were queried.
     """
 
     rules: Mapping[Reference, Object] = field(default_factory=dict)
@@ -64,25 +64,25 @@ class RunSnapshot:
         return list(dict.fromkeys(name for target in targets for name in get_pool_names(target)))
 
     def list_members(self, run: Resource) -> list[str]:
-        """Return the names of the nodes in the run's targets, in the order of the pools and sorted by name in each."""
+        """Return the names of the nodes in the run's targets, pool after pool, and sorted within each pool."""
         pools = [self.pools[name] for name in self.list_pool_names(run) if name in self.pools]
         return list_members_of_pools(pools, self.nodes.values())
 
 
 def get_pool_names(target: Resource) -> list[str]:
-    """Return the names of the pools that a target lists."""
+    """Return the names of the MachineConfigPools that a target lists."""
     return [str(name) for name in target["spec"].get("machineConfigPools") or []]
 
 
 def is_validated(obj: Resource) -> bool:
-    """Return whether the current generation of a rule or target was validated, whatever the result."""
+    """Return whether the current generation of a rule or target was validated, with any result."""
     return bool(
         get_condition(obj, VALID_CONFIG_CONDITION).get("observedGeneration") == obj["metadata"].get("generation")
     )
 
 
 def find_rule_problem(rule: Resource) -> str:
-    """Return why a rule is invalid, "" if it passes all checks that need no request to the API server."""
+    """Return why a MutexRule is invalid; "" if it passes all checks that need no API request."""
     name = build_rule_label(get_reference(rule)).removeprefix(RULE_LABEL_PREFIX)
     if len(name) > MAX_LABEL_NAME_BYTES:
         return (
@@ -99,12 +99,12 @@ def find_rule_problem(rule: Resource) -> str:
 
 
 def build_rule_condition(problem: str) -> Condition:
-    """Build the condition ValidConfig of a rule, which is True if `problem` is empty."""
+    """Build a rule's condition ValidConfig, which is True if `problem` is empty."""
     return Condition(VALID_CONFIG_CONDITION, not problem, "InvalidConfig" if problem else "ValidConfig", problem)
 
 
 class TargetState(NamedTuple):
-    """The nodes and conditions of a target."""
+    """The nodes and the conditions of a MutexTarget."""
 
     node_names: list[str]
     conditions: list[Condition]
@@ -113,7 +113,7 @@ class TargetState(NamedTuple):
 def compute_target_state(
     target: Resource, pools: Mapping[str, Object], nodes: Iterable[Mapping[str, Any]]
 ) -> TargetState:
-    """Return a target's conditions and the nodes in its pools, none if a pool is missing (MUT-20, MUT-21)."""
+    """Return a target's conditions and the nodes in its pools; no nodes if a pool is missing (MUT-20, MUT-21)."""
     names = get_pool_names(target)
     missing = [name for name in names if name not in pools]
     member_names = [] if missing else list_members_of_pools((pools[name] for name in names), nodes)
@@ -127,10 +127,10 @@ def compute_target_state(
 
 
 def find_run_problems(run: Resource, snapshot: RunSnapshot) -> list[str]:
-    """Return the problems of a run config, one sentence for each (step 1 of the specification, MUT-3)."""
+    """Return the problems of a MutexRunConfig, one sentence each (step 1 of the specification, MUT-3)."""
     problems = []
     if not list_references(run, "mutexRules"):
-        problems.append("spec.mutexRules: the list is empty, so nothing would gate the nodes: add a rule")
+        problems.append("spec.mutexRules: the list is empty, so no Job would run before a node's upgrade: add a rule")
     if not list_references(run, "mutexTargets"):
         problems.append("spec.mutexTargets: the list is empty, so the run has no nodes to upgrade: add a target")
     for spec_field, items in (("mutexRules", snapshot.rules), ("mutexTargets", snapshot.targets)):
@@ -149,7 +149,7 @@ def find_run_problems(run: Resource, snapshot: RunSnapshot) -> list[str]:
 
 
 def list_needed_rules(run: Resource) -> list[Reference]:
-    """Return the rules that must exist: the rules that the run config names, and the rules of its active run."""
+    """Return the rules that must exist: those in the MutexRunConfig's spec, and those of its active run."""
     recorded_rules = list_recorded_rules(get_record(run)) if is_active(run) else []
     return list(dict.fromkeys([*list_references(run, "mutexRules"), *recorded_rules]))
 
@@ -165,7 +165,7 @@ def _find_reference_problem(field: str, reference: Reference, referenced_object:
 
 
 def build_config_condition(run: Resource, snapshot: RunSnapshot) -> Condition:
-    """Build the condition ConfigValidated of a run config."""
+    """Build a MutexRunConfig's condition ConfigValidated."""
     problems = find_run_problems(run, snapshot)
     return Condition(
         CONFIG_VALIDATED_CONDITION, not problems, "FetchFailed" if problems else "FetchSucceeded", "; ".join(problems)
@@ -173,7 +173,7 @@ def build_config_condition(run: Resource, snapshot: RunSnapshot) -> Condition:
 
 
 class UpgradeDetection(NamedTuple):
-    """The version of an upgrade that a run must gate, "" for none, and the conditions that report it."""
+    """The version of an upgrade that requires a run, "" if there is none, and the conditions that report it."""
 
     version: str
     conditions: list[Condition]
@@ -182,8 +182,8 @@ class UpgradeDetection(NamedTuple):
 def find_upgrade(run: Resource, snapshot: RunSnapshot, finished_version: str = "") -> UpgradeDetection:
     """Detect whether an upgrade is available (step 2 of the specification; MUT-2, MUT-31, MUT-32).
 
-    `finished_version` is the version that the last run completed. A run with `pauseEarly` (C26) begins before the
-    control plane is upgraded, and then waits for it.
+    `finished_version` is the version to which the last run upgraded its nodes. A run with `pauseEarly` (C26) begins
+    before the control plane is upgraded, and then waits for that upgrade.
     """
     desired = versions.parse_desired_version(snapshot.cluster_version)
     if not desired.version:
@@ -214,7 +214,7 @@ def find_upgrade(run: Resource, snapshot: RunSnapshot, finished_version: str = "
 
 
 def _find_unavailable_reason(version: str, finished_version: str, older_workers: list[str], members: list[str]) -> str:
-    """Return why there is no upgrade that a run must gate, "" if there is one."""
+    """Return why no upgrade requires a run; "" if one does."""
     if not older_workers:
         return f"no worker is older than {version}"
     if not members:
@@ -234,7 +234,7 @@ def _build_unavailable_detection(checked_condition: Condition, message: str) -> 
 
 
 def build_control_plane_condition(desired: versions.DesiredVersion) -> Condition:
-    """Build the condition UpgradeReady: whether the control plane has the desired version (MUT-32).
+    """Build the condition UpgradeReady, which is True if the control plane has the desired version (MUT-32).
 
     Nodes may be upgraded only after the control plane.
     """
@@ -248,29 +248,31 @@ def _build_not_ready_condition(message: str) -> Condition:
 
 
 def build_outside_workers_condition(member_uids: Container[str], nodes: Mapping[str, Object]) -> Condition:
-    """Build the condition that reports workers outside all targets (MUT-38).
+    """Build the condition that reports worker nodes outside all targets (MUT-38).
 
-    A run does not label such workers, so its canary selects them. `member_uids` are the uids of the run's nodes. A node
-    that registers again under the name of a member is not a member.
+    A run does not label such workers, so its canary selects them. `member_uids` are the uids of the run's nodes. A
+    replacement that registers under a member's name is not a member.
     """
     workers = {name: node["metadata"]["uid"] for name, node in nodes.items() if versions.is_worker(node)}
     outside = sorted(name for name, uid in workers.items() if uid not in member_uids)
-    message = f"workers in no target, which the run does not gate: {format_names(outside)}" if outside else ""
+    message = (
+        f"workers in no target, whose upgrade the run does not control: {format_names(outside)}" if outside else ""
+    )
     return Condition(OUTSIDE_CONDITION, bool(outside), "WorkersNotGated" if outside else "AllWorkersGated", message)
 
 
 def is_halted(run: Resource) -> bool:
-    """Return whether the active run needs a user's action to continue: it has stopped, or its config is invalid."""
+    """Return whether the active run waits for a user, because it is paused by a failure or its config is invalid."""
     return bool(get_record(run).get("failure")) or not is_config_valid(run)
 
 
 def is_config_valid(run: Resource) -> bool:
-    """Return whether the config was valid when it was last validated."""
+    """Return whether the latest validation of the MutexRunConfig succeeded."""
     return get_condition(run, CONFIG_VALIDATED_CONDITION).get("status") == "True"
 
 
 def awaits_control_plane(run: Resource) -> bool:
-    """Return whether the pools are paused, no node is labelled yet, and the control plane was last seen upgrading.
+    """Return whether the run waits for the control plane: its pools are paused, and no node is labelled yet.
 
     This happens if the run paused its pools early (C26), or if a different version was requested after the pause.
     """
@@ -289,5 +291,5 @@ def _is_older_worker(node: Mapping[str, Any], version: str) -> bool:
 
 
 def format_names(names: list[str]) -> str:
-    """Join the names with commas: all names, or the first `MAX_NAMED_NODES` and the number of further names."""
+    """Join at most `MAX_NAMED_NODES` names with commas, followed by the number of further names, if any."""
     return format_first_names(names, MAX_NAMED_NODES)

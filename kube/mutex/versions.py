@@ -1,4 +1,4 @@
-"""OpenShift versions of nodes and of the ClusterVersion, compared as semver.org defines it (MUT-31)."""
+"""OpenShift versions of nodes and of the ClusterVersion, compared according to semver.org (MUT-31)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ VersionKey = tuple[int, int, int, bool, tuple[tuple[int, int, str], ...]]
 
 
 class InvalidVersion(ValueError):
-    """Error for a text that is not a version."""
+    """Error for a string that is not a semantic version."""
 
 
 class DesiredVersion(NamedTuple):
-    """The version that a ClusterVersion requests, "" for none, and the reason why nodes must not be released for it."""
+    """The version that a ClusterVersion requests, "" if none, and the reason why no node may be upgraded to it now."""
 
     version: str
     blocker: str
@@ -38,7 +38,7 @@ def parse_version_key(version: str) -> VersionKey:
 
 
 def _build_identifier_key(text: str) -> tuple[int, int, str]:
-    """Return the sort key of a pre-release identifier: numbers sort before words, and by value."""
+    """Return the sort key of a pre-release identifier: numbers sort by value and before words."""
     return (0, int(text), "") if text.isdecimal() else (1, 0, text)
 
 
@@ -48,7 +48,7 @@ def is_older_version(version: str, other: str) -> bool:
 
 
 def is_valid_version(text: str) -> bool:
-    """Return whether the text is a version that can be compared."""
+    """Return whether the string is a valid semantic version."""
     try:
         parse_version_key(text)
     except InvalidVersion:
@@ -57,12 +57,12 @@ def is_valid_version(text: str) -> bool:
 
 
 def get_version(node: Mapping[str, Any]) -> str:
-    """Return the version in the node's label, "" for none."""
+    """Return the version in the node's label, "" if there is none."""
     return str((node["metadata"].get("labels") or {}).get(VERSION_LABEL) or "")
 
 
 def is_worker(node: Mapping[str, Any]) -> bool:
-    """Return whether the node has the worker role."""
+    """Return whether the node has the worker role label."""
     return WORKER_LABEL in (node["metadata"].get("labels") or {})
 
 
@@ -83,11 +83,11 @@ def parse_desired_version(cluster_version: Mapping[str, Any] | None) -> DesiredV
 
 
 def _find_blocker(history: Any, version: str) -> str:
-    """Return why the control plane does not have the version yet, "" if it has."""
+    """Return why the control plane does not have the version yet; "" if it has."""
     newest = history[0] if isinstance(history, list) and history else {"state": history}
     state, reached = str(newest.get("state") or "unknown"), newest.get("version")
     if state != "Completed":
         return f"the update of the control plane is {state}, not Completed"
     if reached and reached != version:
-        return f"the control plane has reached {reached}, not yet {version}"
+        return f"the control plane has completed {reached}, not yet {version}"
     return ""

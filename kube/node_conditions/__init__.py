@@ -1,1 +1,1 @@
-"""Rules for the lifecycle conditions on nodes."""
+"""Rules for the lifecycle conditions of nodes (KEP-5683)."""

@@ -1,8 +1,8 @@
-"""Derives the lifecycle conditions of a node from its NodeMaintenance, and builds the patch that writes them.
+"""Derives a node's lifecycle conditions from its NodeMaintenance, and builds the patch that writes them.
 
 Kubernetes 1.37 reserves the condition types (`k8s.io/api/core/v1`, kubernetes/kubernetes#139993), and KEP-5683 defines
-their meaning. Any API server accepts them, whatever its feature gates. KEP-5683 gives `AdminRequested` and
-`DrainCompleted` as examples of reasons. The functions change no other condition, such as those of the kubelet.
+their meaning. Every API server accepts these types, regardless of feature gates. The reasons `AdminRequested` and
+`DrainCompleted` are KEP-5683's examples. Other conditions of the node, such as the kubelet's, are not changed.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from kube.times import format_time
 from kube.trimming import trim_node
 
 MAINTENANCE_PLANNED = "MaintenancePlanned"
-"""The node is expected to undergo maintenance."""
+"""Condition type: the node is expected to undergo maintenance."""
 DRAIN_IN_PROGRESS = "DrainInProgress"
-"""The node is actively being drained."""
+"""Condition type: the node is being drained."""
 DRAINED = "Drained"
-"""The node has reached the drain criteria of the actor that manages its lifecycle."""
+"""Condition type: the node meets the drain criteria of the actor that manages its lifecycle."""
 MAINTENANCE_IN_PROGRESS = "MaintenanceInProgress"
-"""The node is actively undergoing maintenance."""
+"""Condition type: the node is undergoing maintenance."""
 CONDITION_TYPES = (MAINTENANCE_PLANNED, DRAIN_IN_PROGRESS, DRAINED, MAINTENANCE_IN_PROGRESS)
 
 CONDITIONS_LABEL = "nodemaintenance.dev/conditions"
-"""Label on a node with our conditions; its value is the uid of the NodeMaintenance that they describe.
+"""Label on a node with this project's conditions; its value is the uid of the NodeMaintenance that they describe.
 
-The same patch writes the label and the conditions, so that a tick finds all conditions that must be removed. Nodes
-without the label may have conditions of other writers, which stay unchanged.
+One patch writes both the label and the conditions, so that `resync` finds all conditions to remove. Nodes without the
+label may have another writer's conditions, which are not changed.
 """
 MAX_REASON_CHARACTERS = 200
-"""Maximum length of the maintenance's reason in a message: every watcher of nodes receives each condition."""
+"""Maximum length of the maintenance's reason in a condition, because every client that watches nodes receives it."""
 
 
 class LifecycleState(Enum):
-    """State of a node that a NodeMaintenance names."""
+    """The state of a node whose name is a NodeMaintenance's `spec.nodeName`."""
 
     WAITING = "the maintenance has not begun"
     NOT_CORDONED = "the maintenance has begun, and the node is not cordoned and tainted"
@@ -50,7 +50,7 @@ class LifecycleState(Enum):
 
 
 class Observation(NamedTuple):
-    """Status and reason of a condition."""
+    """The status and the reason of a condition."""
 
     is_true: bool
     reason: str
@@ -82,18 +82,18 @@ CONDITIONS_BY_STATE: Mapping[LifecycleState, Mapping[str, Observation]] = {
         MAINTENANCE_IN_PROGRESS: Observation(True, "AdminRequested"),
     },
 }
-"""The conditions of each state.
+"""The conditions of a node in each state.
 
-KEP-5683 lets a node enter maintenance after `Drained`. The maintenance is therefore planned until the node is drained.
+KEP-5683 allows maintenance of a node only after `Drained`. The maintenance is therefore planned until then.
 """
 
 
 def select_maintenance(maintenances: Iterable[Maintenance], node: Node) -> Maintenance | None:
-    """Return the maintenance that the node's conditions describe; None if the conditions must be removed.
+    """Return the maintenance that the node's conditions must describe; None if the conditions must be removed.
 
-    The maintenance that has begun on this node takes precedence over those that wait, and an older one over a newer
-    one. `maintenances` are those that name the node, oldest first. A maintenance does not count if it is being deleted,
-    if it has lost the node's lease, or if it began on an earlier node with the same name.
+    A maintenance that has begun on this node takes precedence over those that wait, and an older one over a newer one.
+    `maintenances` are those that name the node, oldest first. A maintenance is ignored if it is being deleted or has
+    lost the node's Lease. It is also ignored if it began on an earlier node with the same name.
     """
     candidates = [item for item in maintenances if is_candidate(item)]
     begun = [item for item in candidates if m.has_begun(item) and m.has_begun_on(item, node)]
@@ -102,15 +102,15 @@ def select_maintenance(maintenances: Iterable[Maintenance], node: Node) -> Maint
 
 
 def is_candidate(maintenance: Maintenance) -> bool:
-    """Return whether the conditions of some node may describe the maintenance."""
+    """Return whether a node's conditions may describe the maintenance."""
     return not m.is_deleting(maintenance) and not m.has_lost_lease(maintenance)
 
 
 def classify_node(maintenance: Maintenance, node: Node) -> LifecycleState:
     """Return the state of the node that the maintenance names.
 
-    The node itself proves the cordon, so that a cordon that failed or was reverted is never reported as a drain. Only
-    the status of the maintenance proves that the node is drained.
+    The cordon is read from the node itself, so that a failed or reverted cordon is never reported as a drain. Whether
+    the node is drained is known only from the maintenance's status.
     """
     if not m.has_begun(maintenance):
         return LifecycleState.WAITING
@@ -122,8 +122,8 @@ def classify_node(maintenance: Maintenance, node: Node) -> LifecycleState:
 def build_conditions_patch(node: Node, maintenance: Maintenance | None, now: datetime) -> Object:
     """Build the strategic merge patch for `nodes/status`; {} if nothing would change.
 
-    `maintenance` is the result of `select_maintenance`. If it is None, the patch removes the conditions, provided that
-    the label shows that this product wrote them. The API server rejects the patch if the node has changed since it was
+    `maintenance` is the result of `select_maintenance`. If it is None, the patch removes the conditions, but only if
+    the label shows that this project wrote them. The API server rejects the patch if the node has changed since it was
     read (design rule 12).
     """
     label = (node["metadata"].get("labels") or {}).get(CONDITIONS_LABEL)
@@ -143,8 +143,8 @@ def build_conditions_patch(node: Node, maintenance: Maintenance | None, now: dat
 def _build_changed_conditions(
     current: Mapping[str, Mapping[str, Any]], maintenance: Maintenance, node: Node, now: datetime
 ) -> list[Object]:
-    """Return the conditions whose status, reason or message differs from the node's."""
-    message, changed = _build_message(maintenance), []
+    """Return the conditions whose status, reason or message differs from the node's current condition."""
+    message, changed = _build_condition_message(maintenance), []
     for condition_type, observation in CONDITIONS_BY_STATE[classify_node(maintenance, node)].items():
         fields = {
             "status": "True" if observation.is_true else "False",
@@ -153,26 +153,26 @@ def _build_changed_conditions(
         }
         before = current.get(condition_type, {})
         if any(before.get(name) != value for name, value in fields.items()):
-            changed.append({"type": condition_type, **fields, **_build_times(before, fields["status"], now)})
+            changed.append({"type": condition_type, **fields, **_build_condition_times(before, fields["status"], now)})
     return changed
 
 
-def _build_times(before: Mapping[str, Any], status: str, now: datetime) -> Object:
-    """Return the times of a changed condition; the time of the transition changes only with the status."""
+def _build_condition_times(before: Mapping[str, Any], status: str, now: datetime) -> Object:
+    """Return the times of a changed condition; the transition time changes only if the status changes."""
     transition_time = before.get("lastTransitionTime") if before.get("status") == status else None
     return {"lastHeartbeatTime": format_time(now), "lastTransitionTime": transition_time or format_time(now)}
 
 
-def _build_message(maintenance: Maintenance) -> str:
-    """Return the message of all conditions: the maintenance and its reason."""
+def _build_condition_message(maintenance: Maintenance) -> str:
+    """Return the message of all conditions, which contains the name and the reason of the maintenance."""
     reason = truncate(str(m.get_spec(maintenance).get("reason") or ""), MAX_REASON_CHARACTERS)
     name = f'NodeMaintenance "{maintenance["metadata"]["name"]}"'
     return f"{name}: {reason}" if reason else name
 
 
 def trim_node_to_conditions(node: Object) -> Object:
-    """Return the fields of a node from which `build_conditions_patch` builds its patch.
+    """Return the fields of a node that `build_conditions_patch` needs.
 
-    A list of all nodes under maintenance is kept in memory during a tick.
+    `resync` keeps the list of all nodes under maintenance in memory.
     """
     return {**trim_node(node), "status": {"conditions": node.get("status", {}).get("conditions") or []}}

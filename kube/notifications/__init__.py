@@ -1,1 +1,1 @@
-"""Rules for the notifications about blocked drains."""
+"""Rules for the announcements and notifications about blocked drains."""

@@ -1,6 +1,6 @@
-"""Notifications to `spec.notify.url`: permitted addresses, what is sent, and signatures (Standard Webhooks).
+"""Notifications to `spec.notify.url`: checks the URL, and builds the content and the signature. Pure functions.
 
-https://www.standardwebhooks.com defines the three headers. Pure functions.
+The three signature headers are those of Standard Webhooks (https://www.standardwebhooks.com).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from kube.times import parse_time_or_none
 TYPE_PREFIX = "dev.nodemaintenance.drain."
 BLOCKED_TYPE, UNBLOCKED_TYPE = f"{TYPE_PREFIX}blocked", f"{TYPE_PREFIX}unblocked"
 ENDED_TYPES = {SUCCEEDED: f"{TYPE_PREFIX}succeeded", FAILED: f"{TYPE_PREFIX}failed"}
-"""Types of the CloudEvents that are sent; no broker delivers them."""
+"""Types of the CloudEvents that are sent to the URL; no broker delivers them."""
 MAX_ENDED_AGE = timedelta(minutes=30)
-"""Age after which the end of a drain is not sent any longer.
+"""Maximum age at which the end of a drain is still sent.
 
 The record that it was sent is a Kubernetes Event, which the API server deletes after an hour by default.
 """
@@ -55,16 +55,16 @@ URL_PATTERN = re.compile(
     r"(?P<scheme>https?)://(?P<host>[A-Za-z0-9.-]{1,253})(?::(?P<port>[0-9]{1,5}))?"
     r"(?:[/?][-A-Za-z0-9._~!$&()*+,;=:@%/?]*)?"
 )
-"""Matches the addresses that may be used: neither credentials nor characters that HTTP libraries read differently."""
+"""Matches permitted URLs: without credentials, and without characters that HTTP libraries interpret differently."""
 HOST_PATTERN = re.compile(r"(?:(?P<scheme>http)://)?(?P<host>[A-Za-z0-9.-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
 DEFAULT_PORTS = {"https": 443, "http": 80}
 KEY_PREFIX = "whsec_"
 MIN_KEY_BYTES, MAX_KEY_BYTES = 24, 64
-"""Bounds of the key's length, by Standard Webhooks."""
+"""Minimum and maximum length of the key according to Standard Webhooks."""
 
 
 class Origin(NamedTuple):
-    """Scheme, host and port of an address."""
+    """Scheme, host and port of a URL."""
 
     scheme: str
     host: str
@@ -72,10 +72,10 @@ class Origin(NamedTuple):
 
 
 class Notification(NamedTuple):
-    """What is sent to the URL of a maintenance.
+    """A notification to the URL of a maintenance.
 
     Attributes:
-        id: The same for the same fact, so that receivers can drop duplicates.
+        id: Identifier that is the same whenever the same fact is sent, so that receivers can drop duplicates.
     """
 
     id: str
@@ -85,9 +85,9 @@ class Notification(NamedTuple):
 
 
 def parse_hosts(text: str) -> frozenset[Origin]:
-    """Return the permitted origins in a comma-separated list of `HOST`, `HOST:PORT` and `http://HOST:PORT`.
+    """Parse a comma-separated list of permitted origins: `HOST`, `HOST:PORT` or `http://HOST:PORT`.
 
-    Raises `ValueError` if an entry is malformed.
+    Raises `ValueError` if an origin is malformed.
     """
     origins = set()
     for entry in filter(None, (item.strip() for item in text.split(","))):
@@ -109,7 +109,7 @@ def get_url(maintenance: Maintenance) -> str:
 
 
 def find_url_problem(url: str, permitted: Collection[Origin]) -> str:
-    """Return why nothing may be sent to the URL, with the remedy; "" if it is permitted."""
+    """Return why notifications to the URL are not permitted, with the remedy; "" if they are permitted."""
     match = URL_PATTERN.fullmatch(url)
     if match is None:
         return "spec.notify.url is not an http(s) address without credentials: correct or remove the field"
@@ -121,7 +121,7 @@ def find_url_problem(url: str, permitted: Collection[Origin]) -> str:
 
 
 def parse_key(text: str) -> bytes:
-    """Return the key for signatures in the form `whsec_BASE64`. Raises `ValueError`, which does not quote the key."""
+    """Parse a signature key in the form `whsec_BASE64`. Raises `ValueError`, which does not quote the key."""
     try:
         key = base64.b64decode(text.removeprefix(KEY_PREFIX), validate=True)
     except binascii.Error:
@@ -134,7 +134,7 @@ def parse_key(text: str) -> bytes:
 
 
 def build_signed_headers(key: bytes, notification_id: str, body: bytes, now: datetime) -> dict[str, str]:
-    """Return the headers with the id, the time, and the signature of both and of the body."""
+    """Return the headers with the notification's id, the time, and the signature of both and of the body."""
     timestamp = str(int(now.timestamp()))
     content = b".".join((notification_id.encode(), timestamp.encode(), body))
     signature = base64.b64encode(hmac.digest(key, content, "sha256")).decode()
@@ -142,7 +142,7 @@ def build_signed_headers(key: bytes, notification_id: str, body: bytes, now: dat
 
 
 def is_recently_ended(maintenance: Maintenance, now: datetime) -> bool:
-    """Return whether the drain has succeeded or failed within `MAX_ENDED_AGE`."""
+    """Return whether the drain succeeded or failed less than `MAX_ENDED_AGE` ago."""
     updated = parse_time_or_none(get_status(maintenance).get("lastUpdate"))
     is_ended = get_phase(maintenance) in ENDED_TYPES and not is_deleting(maintenance)
     return is_ended and updated is not None and now - updated < MAX_ENDED_AGE
@@ -151,29 +151,29 @@ def is_recently_ended(maintenance: Maintenance, now: datetime) -> bool:
 def find_notifications(
     maintenance: Maintenance, blockages: Iterable[Blockage], log: RecordLog, now: datetime
 ) -> list[Notification]:
-    """Return what must still be sent about a maintenance with a URL.
+    """Return the notifications that must still be sent about a maintenance with a URL.
 
-    An announced blockage is sent while it lasts, and its end only if the blockage itself was sent.
+    An announced blockage is sent while it lasts; its end is sent only if the blockage itself was sent.
     """
     uid = maintenance["metadata"]["uid"]
     current = {item.key: item for item in blockages}
     found = []
     for record in log.list_open():
         if record.uid == uid and record.key in current:
-            found.append(_build_blocked(current[record.key], record, now))
+            found.append(_build_blocked_notification(current[record.key], record, now))
     for record in log.select(UNBLOCKED_REASON, uid):
-        if log.is_sent(_build_id(uid, BLOCKED_REASON, record.key, record.since)):
-            found.append(_build_unblocked(maintenance, record))
+        if log.is_sent(_build_notification_id(uid, BLOCKED_REASON, record.key, record.since)):
+            found.append(_build_unblocked_notification(maintenance, record))
     if is_recently_ended(maintenance, now):
-        found.append(_build_ended(maintenance))
+        found.append(_build_drain_end_notification(maintenance))
     return [item for item in found if not log.is_sent(item.id)]
 
 
-def _build_id(*parts: str) -> str:
+def _build_notification_id(*parts: str) -> str:
     return f"msg_{hashlib.sha256('|'.join(parts).encode(errors='backslashreplace')).hexdigest()[:32]}"
 
 
-def _build_blocked(blockage: Blockage, record: AnnouncementRecord, now: datetime) -> Notification:
+def _build_blocked_notification(blockage: Blockage, record: AnnouncementRecord, now: datetime) -> Notification:
     group = blockage.group
     data = {
         "reason": group.reason,
@@ -185,25 +185,28 @@ def _build_blocked(blockage: Blockage, record: AnnouncementRecord, now: datetime
         "remedies": [remedy._asdict() for remedy in group.advice],
     }
     return _build_notification(
-        _build_id(record.uid, BLOCKED_REASON, record.key, record.since), BLOCKED_TYPE, blockage.maintenance, data
+        _build_notification_id(record.uid, BLOCKED_REASON, record.key, record.since),
+        BLOCKED_TYPE,
+        blockage.maintenance,
+        data,
     )
 
 
-def _build_unblocked(maintenance: Maintenance, record: AnnouncementRecord) -> Notification:
+def _build_unblocked_notification(maintenance: Maintenance, record: AnnouncementRecord) -> Notification:
     reason, _, budget = record.key.partition(" ")
     data = {"reason": reason, "budget": budget, "since": record.since, "message": describe_end(record)}
-    notification_id = _build_id(record.uid, UNBLOCKED_REASON, record.key, record.since)
+    notification_id = _build_notification_id(record.uid, UNBLOCKED_REASON, record.key, record.since)
     return _build_notification(notification_id, UNBLOCKED_TYPE, maintenance, data)
 
 
-def _build_ended(maintenance: Maintenance) -> Notification:
+def _build_drain_end_notification(maintenance: Maintenance) -> Notification:
     phase, condition = get_phase(maintenance), get_condition(maintenance, "Drained")
     since = str(condition.get("lastTransitionTime") or "")
     message = get_last_error(maintenance) or str(condition.get("message") or "")
     data = {"since": since, "message": message}
-    # A rejected maintenance that begins later, and then loses its Lease, fails twice without a transition of Drained.
+    # A rejected maintenance that starts later and then loses its Lease fails twice, with one transition of Drained.
     failure = ("Lease",) if has_lost_lease(maintenance) else ()
-    notification_id = _build_id(maintenance["metadata"]["uid"], phase, since, *failure)
+    notification_id = _build_notification_id(maintenance["metadata"]["uid"], phase, since, *failure)
     return _build_notification(notification_id, ENDED_TYPES[phase], maintenance, data)
 
 

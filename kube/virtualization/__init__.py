@@ -1,1 +1,1 @@
-"""Rules for virtual machines on a drained node, as pure functions; only `lookup` calls the API server."""
+"""Rules for virtual machines on a drained node, as pure functions; only the module `lookup` calls the API server."""

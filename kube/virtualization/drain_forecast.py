@@ -1,4 +1,4 @@
-"""Forecasts what a drain of a node does with each virtual machine, before and during the drain (OSV-2, OSV-3)."""
+"""Forecasts how a node's drain affects each of its virtual machines, before and during the drain (OSV-2, OSV-3)."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from kube.virtualization.vmis import (
 MOVES, RESTARTS, STOPS, BLOCKS = "moves", "restarts", "stops", "blocks"
 """Effects of a drain on a virtual machine.
 
-- `MOVES`: It migrates to another node without interruption.
-- `RESTARTS`: It is shut down and started on another node.
-- `STOPS`: It is shut down and not started again.
-- `BLOCKS`: It blocks the drain.
+- `MOVES`: The virtual machine migrates to another node without interruption.
+- `RESTARTS`: The virtual machine is shut down and started on another node.
+- `STOPS`: The virtual machine is shut down and not started again.
+- `BLOCKS`: The virtual machine blocks the drain.
 """
 RESTARTING_STRATEGIES = ("Always", "Running", "RerunOnFailure")
-"""Run strategies with which KubeVirt restarts a virtual machine; the specification calls one `Running` (C15)."""
+"""Run strategies with which KubeVirt restarts a virtual machine; `Running` is the specification's term (C15)."""
 KNOWN_STRATEGIES = (*RESTARTING_STRATEGIES, "Manual", "Halted", "Once", "WaitAsReceiver")
-"""KubeVirt's run strategies; with any other value, a virtual machine stays shut down (OSV-3)."""
+"""KubeVirt's run strategies; a virtual machine with any other value stays shut down (OSV-3)."""
 MAX_REASON_CHARACTERS = 256
-"""Maximum length of a condition's message, in characters."""
+"""Maximum length, in characters, of a quoted run strategy, and of the reason why a VMI cannot be migrated."""
 MAX_NAMED_VMS = 3
 """Maximum number of virtual machines that a warning names."""
 
@@ -51,13 +51,13 @@ class DrainForecast(NamedTuple):
 
 
 class VmiSnapshot(NamedTuple):
-    """The virtual machines on a node, with the objects that determine what a drain does to them.
+    """The virtual machines on a node, and the objects that determine how a drain affects them.
 
     Attributes:
         vmis: The VMIs on the node.
-        vms: The VirtualMachines that own them, by namespace and name.
+        vms: The VirtualMachines that own these VMIs, by namespace and name.
         migrations: All migrations in the VMIs' namespaces.
-        kubevirt: The KubeVirt object if KubeVirt itself migrates and protects VMIs, None if this project does. KubeVirt
+        kubevirt: The KubeVirt object if KubeVirt itself migrates and protects VMIs; None if this project does. KubeVirt
             supports more eviction strategies (DRN-10).
     """
 
@@ -68,7 +68,7 @@ class VmiSnapshot(NamedTuple):
 
 
 def get_run_strategy(vm: Resource | None) -> str:
-    """Return the run strategy, from the newer or the older field (C15); "" for a VMI without a VirtualMachine."""
+    """Return the VM's run strategy, from the newer or the older field (C15); "" for a VMI without a VirtualMachine."""
     if vm is None:
         return ""
     spec = vm.get("spec") or {}
@@ -76,7 +76,7 @@ def get_run_strategy(vm: Resource | None) -> str:
 
 
 def explain_unknown_strategy(vm: Resource, node: str) -> str:
-    """Return why nothing starts the VirtualMachine again after a drain of the node, "" if its run strategy is known."""
+    """Return why the VirtualMachine stays shut down after the node's drain; "" if its run strategy is known."""
     strategy = get_run_strategy(vm)
     if strategy in KNOWN_STRATEGIES:
         return ""
@@ -88,9 +88,9 @@ def explain_unknown_strategy(vm: Resource, node: str) -> str:
 
 
 def forecast_drain(vmi: Resource, vm: Resource | None, kubevirt: Resource | None = None) -> DrainForecast:
-    """Forecast what a drain does with this VMI.
+    """Forecast how a drain affects this VMI.
 
-    `vm` is the VirtualMachine that owns the VMI, if any; `kubevirt` as in `VmiSnapshot`.
+    `vm` is the VirtualMachine that owns the VMI, if any. `kubevirt` has the same meaning as in `VmiSnapshot`.
     """
     strategy, unmigratable_reason = get_eviction_strategy(vmi, kubevirt), get_unmigratable_reason(vmi)
     if kubevirt and strategy == EXTERNAL:
@@ -108,19 +108,19 @@ def forecast_drain(vmi: Resource, vm: Resource | None, kubevirt: Resource | None
 
 
 def get_launched_vmi_key(pod: Resource) -> tuple[str, str] | None:
-    """Return the namespace and name of the VMI whose virt-launcher pod this is; None for any other pod."""
+    """Return the namespace and name of the VMI that runs in this virt-launcher pod; None for any other pod."""
     return _get_owner_key(pod, VMI_KIND)
 
 
 def map_launcher_pods(pods: Iterable[Resource], vmi_reports: Iterable[Object]) -> dict[str, tuple[str, str]]:
-    """Return pod uid → namespace and name of the VMI, for the virt-launcher pods of the reported VMIs."""
+    """Return the namespace and name of the VMI by pod uid, for the virt-launcher pods of the reported VMIs."""
     reported_keys = {(report["namespace"], report["name"]) for report in vmi_reports}
     key_by_uid = {get_uid(pod): get_launched_vmi_key(pod) for pod in pods}
     return {uid: key for uid, key in key_by_uid.items() if key in reported_keys}
 
 
 def get_owner_vm_key(vmi: Resource) -> tuple[str, str] | None:
-    """Return the namespace and name of the VirtualMachine that owns the VMI, or None."""
+    """Return the namespace and name of the VirtualMachine that owns the VMI, None if there is none."""
     return _get_owner_key(vmi, VM_KIND)
 
 
@@ -131,7 +131,7 @@ def _get_owner_key(obj: Resource, kind: str) -> tuple[str, str] | None:
 
 
 def build_vmi_reports(snapshot: VmiSnapshot) -> list[Object]:
-    """Build a report for each VMI on a node, sorted by namespace and name."""
+    """Build a report about each VMI on a node, sorted by the VMIs' namespaces and names."""
     latest: dict[tuple[str, str], Resource] = {}
     vmis_by_key = {get_key(vmi): vmi for vmi in snapshot.vmis}
     for migration in sorted(snapshot.migrations, key=_build_age_key):
@@ -143,7 +143,7 @@ def build_vmi_reports(snapshot: VmiSnapshot) -> list[Object]:
 
 
 def _build_age_key(migration: Resource) -> tuple[bool, str]:
-    """Return a sort key that puts finished migrations first, and sorts by creation time."""
+    """Return a sort key that puts finished migrations first, and then sorts by creation time."""
     return not is_finished(migration), str(migration["metadata"].get("creationTimestamp") or "")
 
 
@@ -165,16 +165,16 @@ def _build_vmi_report(vmi: Resource, snapshot: VmiSnapshot, migration: Resource 
 
 
 def _build_migration_report(migration: Resource, vmi: Resource) -> Object:
-    """Describe the VMI's unfinished or failed migration."""
+    """Build the part of a VMI's report about its unfinished or failed migration."""
     status, state = migration.get("status") or {}, (vmi.get("status") or {}).get("migrationState") or {}
     is_this = state.get("migrationUid") in (None, migration["metadata"]["uid"])
-    target = state.get("targetNode") if is_this else None  # the state may describe another migration
+    target = state.get("targetNode") if is_this else None  # the VMI's state may describe another migration
     target = target or (status.get("migrationState") or {}).get("targetNode")
     return {"name": migration["metadata"]["name"], "target": target or "", "phase": status.get("phase") or "Pending"}
 
 
 def build_warnings(vmi_reports: Iterable[Object]) -> list[str]:
-    """Return the warnings about virtual machines that the drain of their node would restart, stop or be blocked by."""
+    """Return warnings about the virtual machines that the drain would restart or stop, or that would block it."""
     reports_by_effect: defaultdict[str, list[Object]] = defaultdict(list)
     for report in vmi_reports:
         reports_by_effect[report["drain"]].append(report)
@@ -191,13 +191,13 @@ def build_warnings(vmi_reports: Iterable[Object]) -> list[str]:
 
 
 def describe_moves(vmi_reports: Iterable[Object]) -> str:
-    """Describe in one line the virtual machines that migrate; return "" for none."""
+    """Describe in one line the virtual machines that would migrate; return "" if there are none."""
     moving = [report for report in vmi_reports if report["drain"] == MOVES]
     return "{} will move to another node without interruption: {}".format(*_format_names(moving)) if moving else ""
 
 
 def explain_taint_mismatch(kubevirt: Resource | None, vmi_reports: Iterable[Object], taint_key: str) -> str:
-    """Return why virtual machines may not migrate from a node with the taint that a maintenance sets, "" if they do."""
+    """Return why the maintenance's taint may not make virtual machines migrate; "" if it does."""
     if kubevirt is None or get_drain_taint_key(kubevirt) == taint_key or not describe_moves(vmi_reports):
         return ""
     return (
@@ -209,7 +209,7 @@ def explain_taint_mismatch(kubevirt: Resource | None, vmi_reports: Iterable[Obje
 
 
 def _format_names(vmi_reports: Collection[Object], *, with_reasons: bool = False) -> tuple[str, str]:
-    """Return the number of virtual machines and the first names, each with its reason if `with_reasons` is set."""
+    """Return the number of virtual machines and the first names, with their reasons if `with_reasons` is true."""
     names = [
         f"{report['namespace']}/{report['name']}{_format_reason(report) if with_reasons else ''}"
         for report in vmi_reports

@@ -1,9 +1,9 @@
-"""Decides which VMI migrates next, and determines what each other VMI on a drained node waits for.
+"""Decides which VMIs on drained nodes to migrate next, and determines what the other VMIs wait for.
 
-Slots limit the number of concurrent migrations. Before a migration is created, its name is claimed in a single Lease.
-Otherwise, concurrent passes would use the same free slots. A claim names its attempt and lasts longer than the creation
-can take. Until it expires, no other attempt creates the migration, and the slot stays occupied, whatever happens to the
-VMI.
+Migration slots limit the number of concurrent migrations. Before a migration is created, its name is claimed in a
+Lease. Otherwise, concurrent passes would use the same free slots. A claim contains the id of its attempt, and is valid
+for longer than the creation can take. Until the claim expires, no other attempt creates the migration, and the slot
+stays occupied, even if the VMI no longer exists.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from kube.virtualization.vmis import (
 )
 
 DEFAULT_MIGRATIONS_PER_CLUSTER, DEFAULT_MIGRATIONS_PER_NODE = 5, 2
-"""KubeVirt's default limits for concurrent migrations."""
+"""KubeVirt's default limits on concurrent migrations."""
 MIN_BACKOFF, MAX_BACKOFF = timedelta(seconds=10), timedelta(minutes=5)
-"""Bounds of the backoff after a failed migration; each backoff is twice the previous one."""
+"""Minimum and maximum backoff after a failed migration; each backoff is twice the previous one."""
 MAX_KEPT_MIGRATIONS = 6
-"""Number of finished migrations to keep for each VMI; this many failures lead to the longest backoff."""
+"""Number of finished migrations to keep per VMI; the backoff after this many failures is the maximum."""
 MAX_MESSAGE_CHARACTERS = 512
 MIGRATING, NOT_MIGRATABLE, WAITS_FOR_SLOT, MIGRATION_FAILED, _ = VIRT_LAUNCHER_REASONS
 
 
 class MigrationSlots(NamedTuple):
-    """Limits for concurrent migrations: in the cluster, and from one node."""
+    """Limits on concurrent migrations: in the cluster, and from one node."""
 
     per_cluster: int = DEFAULT_MIGRATIONS_PER_CLUSTER
     per_node: int = DEFAULT_MIGRATIONS_PER_NODE
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> MigrationSlots:
-        """Read the limits from the environment. Raises `ValueError` if a limit is not a positive number."""
+        """Read the limits from environment variables. Raises `ValueError` if a limit is not a positive number."""
         return cls(
             _parse_positive_integer(environment, "MIGRATIONS_PER_CLUSTER", DEFAULT_MIGRATIONS_PER_CLUSTER),
             _parse_positive_integer(environment, "MIGRATIONS_PER_NODE", DEFAULT_MIGRATIONS_PER_NODE),
@@ -67,7 +67,7 @@ def _parse_positive_integer(environment: Mapping[str, str], name: str, default: 
 
 
 class Wait(NamedTuple):
-    """What a VMI on a drained node waits for: the node, a reason in one word, and a message for users."""
+    """What a VMI on a drained node waits for: the VMI's node, a reason in CamelCase, and a message for users."""
 
     node: str
     reason: str
@@ -76,13 +76,15 @@ class Wait(NamedTuple):
 
 @dataclass
 class EvacuationPlan:
-    """The actions of one pass, and the state that it reports.
+    """The actions of one pass, and the state that the pass reports.
 
     Attributes:
-        due_migrations: Name of a migration → its VMI; the pass claims all these migrations, then creates them.
-        held_claims: Claims under which other attempts may still create migrations.
-        waits: Namespace and name of a VMI that is still on a drained node → what the VMI waits for.
-        outdated_migrations: Our finished migrations that may be deleted, without the newest ones of each VMI.
+        due_migrations: The VMIs to migrate, by migration name; the pass claims all of them, then creates the
+        migrations.
+        held_claims: Claims with which other attempts may still create migrations.
+        waits: What each VMI that is still on a drained node waits for, by the VMI's namespace and name.
+        outdated_migrations: Finished migrations that this project created and may delete; they exclude the newest ones
+            of each VMI.
     """
 
     due_migrations: dict[str, Resource] = field(default_factory=dict)
@@ -93,7 +95,7 @@ class EvacuationPlan:
 
 @dataclass(frozen=True)
 class MigrationHistory:
-    """A VMI with all migrations that name it; those that we created have numbered names."""
+    """A VMI with all migrations that refer to it; those that this project created have numbered names."""
 
     vmi: Resource
     migrations: Collection[Resource]
@@ -106,7 +108,7 @@ class MigrationHistory:
 
     @cached_property
     def created_by_number(self) -> dict[int, Resource]:
-        """Return the migrations that we created for the VMI with this uid, by the number in the migration's name."""
+        """Return the migrations that this project created for this VMI, by the number in the migration's name."""
         name_pattern = re.compile(rf"evacuation-{re.escape(self.vmi['metadata']['uid'])}-([1-9]\d{{0,8}})", re.ASCII)
         matches = ((name_pattern.fullmatch(item["metadata"]["name"]), item) for item in self.migrations)
         return {int(match[1]): item for match, item in matches if match}
@@ -115,19 +117,19 @@ class MigrationHistory:
     def next_name(self) -> str:
         """Return the name of the VMI's next migration.
 
-        Two processes that read the same state compute the same name, so only one of them can create the object.
+        Processes that read the same state compute the same name, so that only one of them can create the object.
         """
         return f"evacuation-{self.vmi['metadata']['uid']}-{max(self.created_by_number, default=0) + 1}"
 
     def list_outdated_migrations(self) -> list[Resource]:
-        """Return the finished migrations that we created, without the newest `MAX_KEPT_MIGRATIONS`."""
+        """Return the finished migrations that this project created, except for the newest `MAX_KEPT_MIGRATIONS`."""
         if len(self.migrations) <= MAX_KEPT_MIGRATIONS:
             return []
         numbered = sorted(self.created_by_number.items())
         return [item for _, item in numbered if is_finished(item)][:-MAX_KEPT_MIGRATIONS]
 
     def find_wait(self, refusal: MigrationRefusal | None, now: datetime) -> Wait | None:
-        """Return what the VMI waits for, apart from a slot; None if the VMI waits for nothing else."""
+        """Return what the VMI waits for besides a migration slot; None if it waits for nothing else."""
         node = get_node_name(self.vmi)
         if self.unfinished is not None:
             return Wait(node, MIGRATING, format_progress(self.unfinished, self.vmi))
@@ -140,7 +142,7 @@ class MigrationHistory:
         return self._find_backoff(now)
 
     def _find_backoff(self, now: datetime) -> Wait | None:
-        """Return the backoff after the migrations that failed since the last success, or None if it is over."""
+        """Return the backoff after the migrations that failed since the last success; None if it has ended."""
         failed: list[tuple[datetime, str]] = []
         for _, item in sorted(self.created_by_number.items()):
             if has_failed(item):
@@ -168,7 +170,7 @@ def plan_evacuation(
     attempt_id: str = "",
     refusals: Mapping[str, MigrationRefusal] | None = None,
 ) -> EvacuationPlan:
-    """Compute what an attempt must do for the VMIs with `LiveMigrate` on the nodes `drained_nodes`.
+    """Compute what an attempt must do for the VMIs with the eviction strategy `LiveMigrate` on `drained_nodes`.
 
     `vmis` and `migrations` are those of the whole cluster; `claims` and `refusals` come from the Lease. VMIs are sorted
     by name, so that concurrent passes choose the same VMI next. VMIs whose migration was refused before come last, so
@@ -198,7 +200,7 @@ def plan_evacuation(
 
 
 def _count_used_slots(histories: Iterable[MigrationHistory], claims: Mapping[str, MigrationClaim]) -> Counter[str]:
-    """Count the occupied slots by node; a migration whose VMI no longer exists occupies no slot."""
+    """Count the occupied slots by source node; a migration whose VMI no longer exists occupies no slot."""
     used_slots = Counter(
         get_source_node(history.unfinished) or get_node_name(history.vmi) for history in histories if history.unfinished
     )
@@ -213,7 +215,7 @@ def _assign_slots(
     used_slots: Counter[str],
     slots: MigrationSlots,
 ) -> None:
-    """Plan a migration for as many VMIs as there are free slots, and record that the other VMIs wait for a slot."""
+    """Plan as many migrations as there are free slots, and record that the other VMIs wait for a slot."""
     for history in candidates:
         name, vmi, node = history.next_name, history.vmi, get_node_name(history.vmi)
         if name not in claimed_names:
@@ -227,7 +229,7 @@ def _assign_slots(
 
 
 def _find_exhausted_limit(used_slots: Counter[str], node: str, slots: MigrationSlots) -> str:
-    """Describe the limit that allows no further migration from the node, "" if the limits allow one."""
+    """Describe the limit that prevents a further migration from the node; "" if no limit does."""
     if used_slots.total() >= slots.per_cluster:
         return f"{used_slots.total()} of {slots.per_cluster} concurrent migrations run in the cluster"
     if used_slots[node] >= slots.per_node:
@@ -236,14 +238,14 @@ def _find_exhausted_limit(used_slots: Counter[str], node: str, slots: MigrationS
 
 
 def _format_retry_time(retry_at: datetime) -> str:
-    """Format the time of the retry; only the tick retries, because no event signals the end of a backoff."""
-    return f"at the first tick after {format_time(retry_at)}"
+    """Format the retry time; `resync` triggers the retry, because no event signals the end of a backoff."""
+    return f"at the first resync after {format_time(retry_at)}"
 
 
 def format_progress(migration: Resource, vmi: Resource) -> str:
-    """Describe the progress of a migration in a sentence.
+    """Describe the progress of a migration in one sentence.
 
-    The VMI's migration state is used only if it describes this migration and not the previous one.
+    The VMI's migration state is used only if it describes this migration instead of the previous one.
     """
     state = (vmi.get("status") or {}).get("migrationState") or {}
     is_current = state.get("migrationUid") == migration["metadata"].get("uid")
@@ -253,7 +255,7 @@ def format_progress(migration: Resource, vmi: Resource) -> str:
 
 
 def _get_failure_time(migration: Resource, now: datetime) -> datetime:
-    """Return when the migration failed: the end time unless it is in the future, else the creation time."""
+    """Return when the migration failed: its end time unless that is in the future, else its creation time."""
     state = (migration.get("status") or {}).get("migrationState") or {}
     ended_at = parse_time_or_none(state.get("endTimestamp"))
     created_at = parse_time_or_none(migration["metadata"].get("creationTimestamp"))

@@ -1,8 +1,8 @@
-"""Determines, for reports only, what VMIs on drained nodes wait for if KubeVirt itself migrates them (DRN-10).
+"""Determines what VMIs on drained nodes wait for if KubeVirt itself migrates them; used only for reports (DRN-10).
 
-KubeVirt supports a single taint key. Its virt-api also starts a migration if a client requests the eviction of the
-VMI's virt-launcher pod. KubeVirt creates all migrations from a node at the same time, and delays the migrations over
-its limits.
+KubeVirt supports a single drain taint key. KubeVirt's virt-api also starts a migration if a client requests the
+eviction of the VMI's virt-launcher pod. KubeVirt creates all migrations from a node at the same time, and delays those
+that exceed its limits.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from kube.virtualization.vmis import (
 
 DEFAULT_TAINT_KEY = "kubevirt.io/drain"
 EVACUATION_ANNOTATION = "kubevirt.io/evacuationMigration"
-"""Annotation on a migration that KubeVirt created for a drain, with the name of the node."""
+"""Annotation on a migration that KubeVirt created for a drain; its value is the name of the drained node."""
 TAINT_FIELD = "spec.configuration.migrations.nodeDrainTaintKey"
-"""Field of the KubeVirt object that replaces the default taint key."""
+"""Field of the KubeVirt object that overrides the default taint key."""
 PENDING_PHASES = ("", "Pending")
-"""Phases of a migration that has not begun."""
+"""Phases of a migration that has not started yet."""
 EXTERNAL_MIGRATING = (MIGRATING, "the controller for evictionStrategy External is about to move it")
 EXTERNAL_UNNOTIFIED = (
     WAITS_FOR_KUBEVIRT,
@@ -51,20 +51,20 @@ EXTERNAL_UNNOTIFIED = (
     "the virt-launcher pod: if the API server does not call virt-api for evictions, "
     "migrate the virtual machine, or shut it down",
 )
-"""Reason and message for a VMI with the strategy External, which KubeVirt does not migrate because of any taint.
+"""Reason and message for a VMI with the strategy External, which KubeVirt does not migrate for any taint.
 
-`EXTERNAL_MIGRATING` applies once KubeVirt has notified the external controller, `EXTERNAL_UNNOTIFIED` before that.
+`EXTERNAL_MIGRATING` applies after KubeVirt has notified the external controller, `EXTERNAL_UNNOTIFIED` before that.
 """
 
 
 def get_eviction_strategy(vmi: Resource, kubevirt: Resource | None) -> str:
-    """Return the VMI's eviction strategy, else the default in the KubeVirt object, "" for none."""
+    """Return the VMI's eviction strategy, else the default in the KubeVirt object, "" if there is none."""
     cluster_default = (((kubevirt or {}).get("spec") or {}).get("configuration") or {}).get("evictionStrategy")
     return str((vmi.get("spec") or {}).get("evictionStrategy") or cluster_default or "")
 
 
 def is_protected_by(kubevirt: Resource, vmi: Resource) -> bool:
-    """Return whether KubeVirt protects the VMI's virt-launcher pod with a disruption budget."""
+    """Return whether KubeVirt protects the VMI's virt-launcher pod with a PodDisruptionBudget."""
     strategy = get_eviction_strategy(vmi, kubevirt)
     if strategy == LIVE_MIGRATE_IF_POSSIBLE and get_unmigratable_reason(vmi):
         return False
@@ -74,10 +74,7 @@ def is_protected_by(kubevirt: Resource, vmi: Resource) -> bool:
 def find_waits(
     vmis: Iterable[Resource], migrations: Collection[Resource], drained_nodes: Mapping[str, Node], kubevirt: Resource
 ) -> dict[tuple[str, str], Wait]:
-    """Return what each VMI that KubeVirt protects on the nodes `drained_nodes` waits for.
-
-    The key is the VMI's namespace and name.
-    """
+    """Return what each VMI on `drained_nodes` that KubeVirt protects waits for, by the VMI's namespace and name."""
     migrations_by_vmi = group_by_vmi(migrations)
     waits: dict[tuple[str, str], Wait] = {}
     for vmi in vmis:
@@ -109,7 +106,7 @@ def _find_wait(vmi: Resource, migrations: Collection[Resource], node: Node, kube
 
 
 def _count_recent_failures(migrations: Collection[Resource], node_name: str) -> int:
-    """Return how many migrations that KubeVirt created for the node's drain have failed since the last success."""
+    """Count the failed migrations that KubeVirt created for the node's drain since the last success."""
     times = [(str(item["metadata"].get("creationTimestamp") or ""), item) for item in migrations]
     last_success = max((time for time, item in times if is_finished(item) and not has_failed(item)), default=None)
     return sum(
@@ -127,13 +124,13 @@ def _format_failures(failure_count: int, progress_text: str) -> str:
 
 
 def get_drain_taint_key(kubevirt: Resource) -> str:
-    """Return the key of the taint that makes KubeVirt migrate VMIs away from a node."""
+    """Return the key of the taint on a node that makes KubeVirt migrate the node's VMIs."""
     migration_settings = ((kubevirt.get("spec") or {}).get("configuration") or {}).get("migrations") or {}
     return str(migration_settings.get("nodeDrainTaintKey") or DEFAULT_TAINT_KEY)
 
 
 def _explain_taint_mismatch(node_name: str, node: Node, kubevirt: Resource) -> str:
-    """Return why KubeVirt does not notice that the node is drained, with the remedy; "" if KubeVirt does."""
+    """Return why KubeVirt does not detect that the node is drained, with the remedy; "" if KubeVirt does."""
     kubevirt_taint = get_drain_taint_key(kubevirt)
     if is_tainted(node, kubevirt_taint):
         return ""

@@ -1,4 +1,4 @@
-"""Reads the objects needed to evacuate virtual machines; lists of kinds that the cluster does not serve are empty."""
+"""Reads the objects needed to evacuate VMs; a kind that the cluster does not serve counts as an empty list."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from kube.virtualization.vmis import (
 )
 
 MAX_SINGLE_NODE_READS = 20
-"""Maximum number of nodes to read individually; for more, a single list request is cheaper."""
+"""Maximum number of nodes to read one by one; for more, a single list request is cheaper."""
 
 
 class MigrationSnapshot(NamedTuple):
-    """Snapshot of the cluster's VMIs, migrations and claims.
+    """The cluster's VMIs, migrations and claims at one time.
 
     Attributes:
-        vmis: The VMIs that request migration.
-        lease: The Lease with the claims, or None if the Lease does not exist or was not read.
+        vmis: The VMIs with the eviction strategy `LiveMigrate`.
+        lease: The Lease that contains the claims; None if it does not exist or was not read.
         now: The time of the snapshot.
-        evacuation: The migrations and waits that follow from the snapshot.
+        evacuation: The migrations to create and the waiting VMIs, as computed from the snapshot.
     """
 
     vmis: list[Object]
@@ -56,28 +56,28 @@ class MigrationSnapshot(NamedTuple):
 
 
 async def list_vmis(api: Api) -> list[Object]:
-    """List all VMIs, in their newest state."""
+    """Return all VMIs in their latest state."""
     return await list_or_empty(api, VMIS_PATH)
 
 
 async def list_budgets(api: Api, label_selector: str = "") -> list[Object]:
-    """List disruption budgets, in their newest state."""
+    """Return PodDisruptionBudgets in their latest state."""
     return (await list_all(api, BUDGETS_PATH, label_selector=label_selector)).items
 
 
 async def read_migration_snapshot(
     api: Api, vmis: list[Object], slots: MigrationSlots, attempt: str = ""
 ) -> MigrationSnapshot:
-    """Return the snapshot for these VMIs, evaluated for `attempt`.
+    """Read the migration snapshot, evaluated for the attempt with the id `attempt`.
 
     If none of these VMIs is on a drained node, only their nodes are read.
     """
     drained = await _read_draining_nodes(api, vmis)
     if not drained:
         return MigrationSnapshot(vmis, None, datetime.now(timezone.utc), EvacuationPlan())
-    # The Lease is read first: if another process claims a migration later, our write fails with a conflict.
+    # The Lease is read first: if another process claims a migration later, this attempt's write fails.
     lease = await get_or_none(api.get(LEASE_PATH))
-    # Migrations are listed before VMIs: if a migration ends in between, its VMI needs no other migration.
+    # Migrations are listed before VMIs: if a migration ends in between, its VMI is listed on the target node.
     migrations = await list_or_empty(api, MIGRATIONS_PATH)
     current_vmis = await list_vmis(api)
     now = datetime.now(timezone.utc)
@@ -94,13 +94,13 @@ async def read_kubevirt_waits(api: Api, kubevirt: Resource, vmis: list[Object]) 
     drained = await _read_draining_nodes(api, [vmi for vmi in vmis if is_protected_by(kubevirt, vmi)])
     if not drained:
         return {}
-    # Migrations are listed before VMIs: if a migration ends in between, its VMI has already moved.
+    # Migrations are listed before VMIs: if a migration ends in between, its VMI is listed on the target node.
     migrations = await list_or_empty(api, MIGRATIONS_PATH)
     return find_waits(await list_vmis(api), migrations, drained, kubevirt)
 
 
 async def read_vms_to_stop(api: Api, vmis: Iterable[Object]) -> list[tuple[Resource, str]]:
-    """Return the VirtualMachines that drains shut down instead of migrating them, each with its node."""
+    """Return the VirtualMachines that drains shut down instead of migrating them, each with its node's name."""
     owned = [vmi for vmi in vmis if get_owner_vm_key(vmi) and not requests_live_migration(vmi)]
     drained = await _read_draining_nodes(api, owned)
     nodes_by_vm = {get_owner_vm_key(vmi): get_node_name(vmi) for vmi in owned if get_node_name(vmi) in drained}
@@ -110,7 +110,7 @@ async def read_vms_to_stop(api: Api, vmis: Iterable[Object]) -> list[tuple[Resou
 
 
 async def _read_draining_nodes(api: Api, vmis: Iterable[Object]) -> dict[str, Node]:
-    """Return the nodes of these VMIs that carry a drain taint, by name."""
+    """Return the nodes of these VMIs that have a drain taint, by name."""
     names = {get_node_name(vmi) for vmi in vmis} - {""}
     if len(names) <= MAX_SINGLE_NODE_READS:
         found = await gather_all(*(get_or_none(api.get(build_node_path(name))) for name in sorted(names)))
@@ -121,7 +121,7 @@ async def _read_draining_nodes(api: Api, vmis: Iterable[Object]) -> dict[str, No
 
 
 async def find_maintenance_of_node(api: Api, node_name: str) -> Resource | None:
-    """Return the NodeMaintenance that the node's label names, or None if there is none."""
+    """Return the NodeMaintenance whose uid is in the node's maintenance label, None if there is none."""
     node = await get_or_none(api.get(build_node_path(node_name)))
     uid = get_maintenance_uid(node) if node else None
     maintenances = await list_maintenances_of_holder_group(api, node_name, uid) if uid else []
@@ -129,7 +129,7 @@ async def find_maintenance_of_node(api: Api, node_name: str) -> Resource | None:
 
 
 async def are_vmis_served(api: Api) -> bool:
-    """Return whether the cluster serves VMIs; in a cluster without VMIs, the function needs one request."""
+    """Return whether the API server serves VMIs."""
     try:
         await discover_resource(api, API_VERSION, VMI_KIND)
     except NotFound:
@@ -138,9 +138,9 @@ async def are_vmis_served(api: Api) -> bool:
 
 
 async def read_vmi_snapshot(api: Api, node_name: str) -> VmiSnapshot:
-    """Read the virtual machines on a node and their related objects.
+    """Read the virtual machines on a node and the objects related to them.
 
-    The number of requests depends on the virtual machines on the node, not on the size of the cluster.
+    The number of requests depends only on the virtual machines on the node, not on the size of the cluster.
     """
     path, field_selector = build_pods_on_node_query(node_name)
     pods, kubevirt_objects = await gather_all(

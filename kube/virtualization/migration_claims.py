@@ -1,6 +1,6 @@
-"""The Lease with claims: which attempt may create a migration, and until when.
+"""The Lease that contains migration claims: which attempt may create a migration, and until when.
 
-The Lease also lists migrations whose creation was refused, or twice got no response, until the next retry.
+The Lease also lists, until their next retry, migrations whose creation was refused or twice got no response.
 """
 
 from __future__ import annotations
@@ -18,33 +18,37 @@ from kube.virtualization.vmis import Resource, get_node_name
 LEASE_NAME = "virtual-machine-migrations"
 LEASE_PATH = f"{LEASES_PATH}/{LEASE_NAME}"
 CLAIMS_ANNOTATION = "nodemaintenance.dev/migrations"
-"""Annotation on the Lease, a JSON object: name of a migration → attempt, node and end of its claim."""
+"""Annotation on the Lease: a JSON object with the attempt, the node and the end of each claim, by migration name."""
 REFUSALS_ANNOTATION = "nodemaintenance.dev/refused-migrations"
-"""Annotation on the Lease, a JSON object: name of a migration → number of refusals, retry time and last error."""
-MIN_BACKOFF, MAX_BACKOFF = timedelta(seconds=10), timedelta(minutes=1)
-"""Bounds of the backoff after a refusal; each backoff is twice the previous one."""
-WRITE_TIMEOUT_SECONDS = 2.0
-"""Time limit for all writes of an attempt, in seconds.
+"""Annotation on the Lease: a JSON object with the number of refusals, the retry time and the last error message.
 
-The API server completes a write that is in flight at that time within another `WRITE_TIMEOUT_SECONDS`, or never.
+The keys of the object are the names of the refused migrations.
+"""
+MIN_BACKOFF, MAX_BACKOFF = timedelta(seconds=10), timedelta(minutes=1)
+"""Minimum and maximum backoff after a refusal; each backoff is twice the previous one."""
+WRITE_TIMEOUT_SECONDS = 2.0
+"""Timeout of all writes of an attempt, in seconds.
+
+If a write is still in flight then, the API server completes it within another `WRITE_TIMEOUT_SECONDS`, or never.
 """
 MAX_MESSAGE_CHARACTERS = 400
-"""Maximum length of a stored error message, in characters."""
+"""Maximum length, in characters, of an error message in the Lease."""
 NO_ATTEMPT = "nobody"
 """Value of `attempt` in an abandoned claim; no event has this id.
 
-The claim occupies a slot until it expires, but no attempt continues with it.
+The claim occupies a slot until it expires, but no attempt uses it.
 """
 CLAIM_DURATION = timedelta(seconds=10)
-"""Duration of a claim: twice `WRITE_TIMEOUT_SECONDS`, plus a margin for clock skew."""
+"""Time for which a claim is valid: twice `WRITE_TIMEOUT_SECONDS`, plus a margin for clock skew."""
 
 
 class MigrationClaim(NamedTuple):
-    """The exclusive right to create the migration with a certain name.
+    """The exclusive right to create the migration with a given name.
 
     Attributes:
-        attempt: Id of the event that claimed the migration. A redelivery of the same event continues with the claim.
-        node: Node that the VMI leaves.
+        attempt: Id of the event whose processing claimed the migration. If the event is delivered again, its attempt
+            continues with the claim.
+        node: Name of the node that the VMI leaves.
         until: Time until which no other attempt may create the migration.
     """
 
@@ -57,7 +61,7 @@ ClaimsByName = dict[str, MigrationClaim]
 
 
 class MigrationRefusal(NamedTuple):
-    """The refusals to create a migration: their number, the time of the next retry, and the last error message."""
+    """The refusals to create one migration: how many there were, when to retry, and the last error message."""
 
     times: int
     until: datetime
@@ -68,7 +72,7 @@ RefusalsByName = dict[str, MigrationRefusal]
 
 
 def parse_claims(lease: Resource | None) -> ClaimsByName:
-    """Return the claims in the Lease; malformed claims are ignored."""
+    """Return the claims in the Lease by migration name; malformed claims are ignored."""
     return {
         name: MigrationClaim(str(value.get("attempt")), str(value.get("node")), until)
         for name, value, until in _parse_annotation(lease, CLAIMS_ANNOTATION)
@@ -76,7 +80,7 @@ def parse_claims(lease: Resource | None) -> ClaimsByName:
 
 
 def parse_refusals(lease: Resource | None, now: datetime) -> RefusalsByName:
-    """Return the recent refusals in the Lease; malformed refusals are ignored."""
+    """Return the recent refusals in the Lease by migration name; malformed refusals are ignored."""
     return {
         name: MigrationRefusal(value["times"], until, str(value.get("words")))
         for name, value, until in _parse_annotation(lease, REFUSALS_ANNOTATION)
@@ -85,7 +89,7 @@ def parse_refusals(lease: Resource | None, now: datetime) -> RefusalsByName:
 
 
 def _parse_annotation(lease: Resource | None, annotation: str) -> Iterator[tuple[str, Object, datetime]]:
-    """Yield the name, the fields and the parsed `until` of each entry that has a valid `until`."""
+    """Yield each entry's name, its fields and its parsed `until`; entries without a valid `until` are skipped."""
     annotations = ((lease or {}).get("metadata") or {}).get("annotations") or {}
     try:
         found = json.loads(annotations.get(annotation) or "{}")
@@ -99,7 +103,7 @@ def _parse_annotation(lease: Resource | None, annotation: str) -> Iterator[tuple
 def add_refusals(
     refusals: Mapping[str, MigrationRefusal], messages: Mapping[str, str], now: datetime
 ) -> RefusalsByName:
-    """Add a refusal for each migration in `messages` to `refusals`; each further refusal doubles the backoff."""
+    """Return `refusals` with one more refusal per migration in `messages`; each further one doubles the backoff."""
     added: RefusalsByName = {}
     for name, message in messages.items():
         count = refusals[name].times + 1 if name in refusals else 1
@@ -113,7 +117,7 @@ def select_held_claims(
 ) -> ClaimsByName:
     """Return the claims that have not expired and whose migration does not exist yet.
 
-    A claim with an end time that is far in the future is corrupted. Such a claim must not occupy its slot forever.
+    A claim whose end is far in the future is corrupted and ignored, so that it does not occupy a slot forever.
     """
     return {
         name: claim
@@ -123,7 +127,7 @@ def select_held_claims(
 
 
 def build_claims(attempt_id: str, due_migrations: Mapping[str, Resource], now: datetime) -> ClaimsByName:
-    """Return an attempt's claims on the migrations `due_migrations`, which maps each migration's name to its VMI."""
+    """Return an attempt's claims for `due_migrations`, which contains the VMIs to migrate by migration name."""
     return {
         name: MigrationClaim(attempt_id, get_node_name(vmi), now + CLAIM_DURATION)
         for name, vmi in due_migrations.items()
@@ -131,7 +135,7 @@ def build_claims(attempt_id: str, due_migrations: Mapping[str, Resource], now: d
 
 
 def build_lease(claims: Mapping[str, MigrationClaim]) -> Object:
-    """Build the Lease with these claims."""
+    """Build the Lease that contains these claims."""
     metadata = {"name": LEASE_NAME, "namespace": LEASE_NAMESPACE, "annotations": _build_annotations(claims, {})}
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": {}}
 
@@ -139,7 +143,7 @@ def build_lease(claims: Mapping[str, MigrationClaim]) -> Object:
 def build_lease_patch(
     lease: Resource, claims: Mapping[str, MigrationClaim], refusals: Mapping[str, MigrationRefusal]
 ) -> Object:
-    """Build the merge patch with claims and refusals; the patch fails if another client changed the Lease."""
+    """Build the merge patch with claims and refusals; it fails if another client has changed the Lease."""
     version = lease["metadata"]["resourceVersion"]
     return {"metadata": {"resourceVersion": version, "annotations": _build_annotations(claims, refusals)}}
 
@@ -147,9 +151,12 @@ def build_lease_patch(
 def _build_annotations(
     claims: Mapping[str, MigrationClaim], refusals: Mapping[str, MigrationRefusal]
 ) -> dict[str, str]:
-    return {CLAIMS_ANNOTATION: _format_items(claims), REFUSALS_ANNOTATION: _format_items(refusals)}
+    return {
+        CLAIMS_ANNOTATION: _format_claims_or_refusals(claims),
+        REFUSALS_ANNOTATION: _format_claims_or_refusals(refusals),
+    }
 
 
-def _format_items(items: Mapping[str, MigrationClaim | MigrationRefusal]) -> str:
+def _format_claims_or_refusals(items: Mapping[str, MigrationClaim | MigrationRefusal]) -> str:
     named = sorted(items.items())
     return json.dumps({name: {**item._asdict(), "until": format_micro_time(item.until)} for name, item in named})

@@ -1,4 +1,4 @@
-"""VirtualMachineInstances (VMI) and their migrations (VMIM): their nodes, phases, conditions and API paths."""
+"""VirtualMachineInstances (VMI) and VirtualMachineInstanceMigrations: nodes, phases, conditions and API paths."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ API_VERSION = "kubevirt.io/v1"
 VM_KIND = "VirtualMachine"
 VMI_KIND, MIGRATION_KIND = "VirtualMachineInstance", "VirtualMachineInstanceMigration"
 HINT_KINDS = (None, VMI_KIND, MIGRATION_KIND)
-"""Kinds of the objects that the consumed events are about; None stands for events from steps, which have no kind."""
+"""Kinds in the consumed events; None stands for the events of this project's steps, which have no kind."""
 VMIS_PATH = f"/apis/{API_VERSION}/virtualmachineinstances"
 MIGRATIONS_PATH = f"/apis/{API_VERSION}/virtualmachineinstancemigrations"
 LIVE_MIGRATE = "LiveMigrate"
 LIVE_MIGRATE_IF_POSSIBLE, EXTERNAL = "LiveMigrateIfPossible", "External"
-"""Eviction strategies of later KubeVirt versions, which only KubeVirt itself implements."""
+"""Eviction strategies of later KubeVirt versions; only KubeVirt itself implements them."""
 EVACUATION_TAINTS = ("medik8s.io/drain", "kubevirt.io/drain")
-"""Keys of the taints that request migration, whichever client set them and with any value (C3, DRN-8)."""
+"""Keys of the taints that request migration, with any value and from any client (C3, DRN-8)."""
 VIRT_LAUNCHER_SELECTOR = "kubevirt.io=virt-launcher"
 """Label selector for virt-launcher pods."""
 FINISHED_PHASES = ("Succeeded", "Failed")
@@ -33,12 +33,12 @@ def get_key(obj: Resource) -> tuple[str, str]:
 
 
 def get_vmi_key(migration: Resource) -> tuple[str, str]:
-    """Return the namespace and name of the VMI that the migration moves."""
+    """Return the namespace and name of the VMI that the migration object refers to."""
     return migration["metadata"]["namespace"], str((migration.get("spec") or {}).get("vmiName") or "")
 
 
 def group_by_vmi(migrations: Iterable[Resource]) -> Mapping[tuple[str, str], list[Resource]]:
-    """Group the migrations by the namespace and name of their VMI; a VMI without migrations has an empty list."""
+    """Group migrations by the namespace and name of their VMI; the group of any other VMI is empty."""
     groups: defaultdict[tuple[str, str], list[Resource]] = defaultdict(list)
     for migration in migrations:
         groups[get_vmi_key(migration)].append(migration)
@@ -46,7 +46,7 @@ def group_by_vmi(migrations: Iterable[Resource]) -> Mapping[tuple[str, str], lis
 
 
 def is_migrated_by(vmi: Resource, migration: Resource) -> bool:
-    """Return whether the migration belongs to this VMI, and not to an earlier VMI with the same name."""
+    """Return whether the migration belongs to this VMI, not to an earlier VMI with the same name."""
     migration_created, vmi_created = (obj["metadata"].get("creationTimestamp") or "" for obj in (migration, vmi))
     return get_vmi_key(migration) == get_key(vmi) and migration_created >= vmi_created
 
@@ -77,32 +77,32 @@ def _build_path(resource: str, namespace: str, name: str = "") -> str:
 
 
 def get_node_name(vmi: Resource) -> str:
-    """Return the node that the VMI runs on, "" for none."""
+    """Return the name of the node that the VMI runs on, "" if there is none."""
     return str((vmi.get("status") or {}).get("nodeName") or "")
 
 
 def requests_live_migration(vmi: Resource) -> bool:
-    """Return whether the VMI requests migration instead of a shutdown (DRN-7, C14)."""
+    """Return whether the VMI requests live migration instead of a shutdown (DRN-7, C14)."""
     return bool((vmi.get("spec") or {}).get("evictionStrategy") == LIVE_MIGRATE)
 
 
 def is_protected(vmi: Resource) -> bool:
-    """Return whether the virt-launcher pod must not be evicted: its VMI requests migration and is not stopping."""
+    """Return whether the VMI's virt-launcher pod must not be evicted, because the VMI must migrate instead."""
     return requests_live_migration(vmi) and not is_stopping(vmi)
 
 
 def is_stopping(vmi: Resource) -> bool:
-    """Return whether the VMI has finished or is being deleted."""
+    """Return whether the VMI has terminated or is being deleted."""
     return is_finished(vmi) or bool(vmi["metadata"].get("deletionTimestamp"))
 
 
 def is_running(vmi: Resource) -> bool:
-    """Return whether the VMI runs and is not being deleted."""
+    """Return whether the VMI is running and is not being deleted."""
     return (vmi.get("status") or {}).get("phase") == "Running" and not vmi["metadata"].get("deletionTimestamp")
 
 
 def get_unmigratable_reason(vmi: Resource) -> str:
-    """Return why the VMI cannot be migrated, "" if it can (OSV-2)."""
+    """Return why the VMI cannot be migrated; "" if it can (OSV-2)."""
     conditions: Iterable[Resource] = (vmi.get("status") or {}).get("conditions") or []
     condition = next((condition for condition in conditions if condition.get("type") == "LiveMigratable"), {})
     if condition.get("status") == "True":
@@ -113,7 +113,7 @@ def get_unmigratable_reason(vmi: Resource) -> str:
 def find_migration_blocker(vmi: Resource) -> str:
     """Return why the VMI cannot be migrated now, with the remedy; "" if it can.
 
-    Unlike `get_unmigratable_reason`, the function also reports a VMI that is not running.
+    Unlike `get_unmigratable_reason`, this function also reports that a VMI is not running.
     """
     if not is_running(vmi):
         phase = (vmi.get("status") or {}).get("phase") or "Pending"
@@ -124,31 +124,31 @@ def find_migration_blocker(vmi: Resource) -> str:
 
 
 def has_drain_taint(node: Node) -> bool:
-    """Return whether the node carries a drain taint."""
+    """Return whether the node has a drain taint."""
     return any(is_tainted(node, taint) for taint in EVACUATION_TAINTS)
 
 
 def is_finished(obj: Resource) -> bool:
-    """Return whether the VMI or the migration has ended."""
+    """Return whether the phase of the VMI or the migration is final."""
     return (obj.get("status") or {}).get("phase") in FINISHED_PHASES
 
 
 def has_failed(migration: Resource) -> bool:
-    """Return whether the migration has failed, so that the VMI stayed on its node."""
+    """Return whether the migration has failed, so that the VMI stays on its node."""
     return (migration.get("status") or {}).get("phase") == "Failed"
 
 
 def get_source_node(migration: Resource) -> str:
-    """Return the migration's source node, "" until its status contains the node.
+    """Return the migration's source node, "" until the migration's status contains it.
 
-    Just before a migration finishes, its VMI is already on the target node, so the VMI's node is not always the source.
+    The VMI's own node is not always the source: just before the migration finishes, it is already the target node.
     """
     state = (migration.get("status") or {}).get("migrationState") or {}
     return str(state.get("sourceNode") or "")
 
 
 def build_migration(name: str, vmi: Resource) -> Object:
-    """Build the migration with this name; the VMI owns it, so it is deleted with the VMI."""
+    """Build the migration with this name, which the VMI owns, so that it is deleted with the VMI."""
     namespace, vmi_name = get_key(vmi)
     metadata = {"name": name, "namespace": namespace, "labels": {"nodemaintenance.dev/evacuation": "true"}}
     owner = {"apiVersion": API_VERSION, "kind": VMI_KIND, "name": vmi_name, "uid": vmi["metadata"]["uid"]}

@@ -148,7 +148,7 @@ def test_exited_child_process_is_restarted(receiver: Receiver, start_broker: Sta
 
     assert first.id != second.id
     assert second.received_at - first.received_at >= 0.5
-    assert broker.wait_for_log_line(msg="source process ended, restarting")["status"] == "exit 0"
+    assert broker.wait_for_log_line(msg="source process exited, restarting")["status"] == "exit 0"
 
 
 def test_source_whose_child_process_exited_is_not_ready() -> None:
@@ -204,6 +204,6 @@ def test_failed_start_of_source_program_is_logged_and_broker_continues(
         build_trigger("f"),
     )
 
-    assert "not started" in broker.wait_for_log_line(msg="source process ended, restarting", source="gone")["status"]
+    assert "not started" in broker.wait_for_log_line(msg="source process exited, restarting", source="gone")["status"]
     broker.post()
     receiver.wait_for_requests("/f")

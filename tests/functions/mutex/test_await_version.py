@@ -60,7 +60,7 @@ def test_run_halts_after_timeout_and_retry_resumes_it(
     [
         ("", "Completed", "no longer requests a version"),
         ("4.16.5", "Partial", "not yet 4.16.5: the update of the control plane is Partial"),
-        ("4.16.5", "Completed", "not yet 4.16.5: the control plane has reached 4.16.4"),
+        ("4.16.5", "Completed", "not yet 4.16.5: the control plane has completed 4.16.4"),
     ],
 )
 def test_node_is_on_hold_while_it_cannot_be_upgraded(
