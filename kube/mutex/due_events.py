@@ -251,7 +251,7 @@ def find_due_events_on_hint(observed: ObservedRun, runs: Sequence[Resource]) -> 
 def has_unprocessed_change(run: Resource) -> bool:
     """Return whether a user has made a change that no function has processed yet.
 
-    A paused run is not resumed while its MutexRunConfig is invalid. Until it is valid, a request to resume the run is
+    A halted run is not resumed while its MutexRunConfig is invalid. Until it is valid, a request to resume the run is
     ignored.
     """
     status = get_status(run)

@@ -24,7 +24,7 @@ RUN_LABEL = "nodemaintenance.dev/mutex-run"
 The same key is an annotation on the run's pools; its value is the uid of the MutexRunConfig.
 """
 RETRY_ANNOTATION = "nodemaintenance.dev/retry"
-"""Annotation on a MutexRunConfig; any new value resumes a paused run (MUT-48)."""
+"""Annotation on a MutexRunConfig; any new value resumes a halted run (MUT-48)."""
 FINALIZER = "nodemaintenance.dev/mutex"
 MAX_MESSAGE_CHARACTERS = 2048
 """Maximum length of a condition's message, in characters, because an API server's error message may be longer."""

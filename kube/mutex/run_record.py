@@ -175,12 +175,12 @@ def compute_stage(run: Resource) -> Stage:
 
 
 def get_retry_annotation(run: Resource) -> str:
-    """Return the value of the annotation with which a user resumes a paused run."""
+    """Return the value of the annotation with which a user resumes a halted run."""
     return str((run["metadata"].get("annotations") or {}).get(RETRY_ANNOTATION) or "")
 
 
 def is_resume_requested(run: Resource) -> bool:
-    """Return whether the spec or the retry annotation has changed since the run was paused by a failure."""
+    """Return whether the spec or the retry annotation has changed since a failure halted the run."""
     failure = get_record(run).get("failure")
     if not failure:
         return False
@@ -325,7 +325,7 @@ def build_node_done_change(record: RunRecord, name: str, field: str, now: dateti
 def build_failure_change(
     run: Resource, step: str, message: str, *, node_name: str = "", job_name: str = "", now: datetime
 ) -> Object:
-    """Build the change that records a failure, which pauses the run until a user resumes it (MUT-47, MUT-48)."""
+    """Build the change that records a failure, which halts the run until a user resumes it (MUT-47, MUT-48)."""
     observed = {"generation": run["metadata"].get("generation", 0), "retry": get_retry_annotation(run)}
     return {
         "failure": {
@@ -340,7 +340,7 @@ def build_failure_change(
 
 
 def build_resume_change(run: Resource, has_cleanup: HasCleanup, now: datetime) -> Object:
-    """Build the change that resumes a run where it was paused.
+    """Build the change that resumes a run where it was halted.
 
     A failed Job gets a new attempt, and a released node gets its full time again. After any other failure, the current
     Job gets no new attempt, because it may still be running, and the two attempts would run concurrently.

@@ -262,7 +262,7 @@ def build_outside_workers_condition(member_uids: Container[str], nodes: Mapping[
 
 
 def is_halted(run: Resource) -> bool:
-    """Return whether the active run waits for a user, because it is paused by a failure or its config is invalid."""
+    """Return whether the active run waits for a user, because a failure halted it or its config is invalid."""
     return bool(get_record(run).get("failure")) or not is_config_valid(run)
 
 
