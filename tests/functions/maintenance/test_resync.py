@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("without_in_flight_wait")
 
 @pytest.fixture
 def broker_sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    """Yield an HTTP server that receives the function's events instead of a broker; K_SINK contains its URL."""
+    """Yield an HTTP server at `K_SINK` that receives the function's events instead of a broker."""
     running = Receiver()
     monkeypatch.setenv("K_SINK", running.url)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -49,7 +49,7 @@ def decode_received_events(sink: Receiver) -> list[BaseCloudEvent]:
 def run_tick(functions: Functions, maintenance: Object) -> list[str]:
     """Invoke `resync` with a tick, and return the type of its reply in a list, or [] without a reply.
 
-    The function asserts that the reply refers to this maintenance.
+    The helper asserts that the reply refers to this maintenance.
     """
     reply = functions.invoke("resync", build_tick())
     if reply is None:
@@ -63,7 +63,7 @@ def run_tick(functions: Functions, maintenance: Object) -> list[str]:
 def test_tick_emits_event_that_each_state_waits_for(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-3, X-5: for each state of a maintenance, a tick emits exactly the event that the maintenance waits for.
 
-    A `resync` whose install already holds the install Lease writes nothing.
+    If its install already holds the install Lease, `resync` writes nothing.
     """
     INSTALL_LEASE_CACHE.confirm(functions.clusters["resync"])
     node = workload.take_node()
@@ -127,10 +127,10 @@ def test_tick_emits_nothing_for_maintenance_with_event_in_flight(
 
 @proves("NMO-27a")
 @pytest.mark.usefixtures("clean_cluster")
-def test_tick_requests_renewal_of_due_lease_while_event_is_in_flight(
+def test_tick_requests_due_lease_renewal_while_event_is_in_flight(
     functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Design rule 11: a tick requests the renewal of a due lease even if an event of the maintenance is in flight."""
+    """Design rule 11: a tick requests a due lease renewal even if an event of the maintenance is in flight."""
     node = workload.take_node()
     workload.create_bare_pods(node, "pod")
     maintenance = workload.create_maintenance(node)
@@ -162,7 +162,7 @@ def test_tick_emits_nothing_while_all_pods_terminate(functions: Functions, workl
 
 @proves("X-3")
 @pytest.mark.usefixtures("clean_cluster")
-def test_cordon_is_reported_while_pods_terminate(functions: Functions, workload: Workload) -> None:
+def test_tick_updates_cordoned_condition_while_pods_terminate(functions: Functions, workload: Workload) -> None:
     """X-3: if `pods.evicted` was lost, a tick updates the Cordoned condition before the last pod is gone."""
     node = workload.take_node()
     workload.create_bare_pods(node, "slow", finalizers=("example.com/hold",))

@@ -16,7 +16,7 @@ def test_defaults_announce_after_minute_and_send_nothing() -> None:
     assert Settings.from_environment({}) == Settings(timedelta(minutes=1), frozenset(), b"")
 
 
-def test_settings_are_read_from_environment() -> None:
+def test_notification_settings_are_read_from_environment() -> None:
     settings = Settings.from_environment({"NOTIFY_SECONDS": "0", "NOTIFY_HOSTS": "a.example", "NOTIFY_KEY": KEY})
 
     assert (settings.min_blocked, len(settings.origins), len(settings.key)) == (timedelta(0), 1, 24)
