@@ -30,7 +30,7 @@ def build_event(data: Mapping[str, Any]) -> CloudEvent:
 
 
 def test_maintenance_is_parsed_from_reference_or_object() -> None:
-    """X-4: functions' events contain a reference to the maintenance; ApiServerSource's events contain the whole object."""
+    """X-4: functions' events contain a reference to the maintenance, ApiServerSource's events the whole object."""
     maintenance = make_maintenance()
     uid, name = maintenance["metadata"]["uid"], maintenance["metadata"]["name"]
 

@@ -134,7 +134,7 @@ def test_replay_during_drain_does_not_report_evictions_of_drain(
     late_evictions: LateEvictions,
     workload: Workload,
 ) -> None:
-    """Check that a replay during a drain does not report the drain's own evictions, because another event caused them."""
+    """Check that a replay during a drain does not report the drain's evictions, which another event caused."""
     node, may_evict = workload.take_node(), threading.Event()
     (pod,) = workload.create_bare_pods(node, "a")
     tainted_event, count_before = functions.run_until_tainted(workload.create_maintenance(node)), read_evicted_count()

@@ -160,7 +160,7 @@ def test_forbidden_lease_renewal_is_reported(
 
 @proves("NMO-22")
 def test_deleted_lease_is_recreated_for_holder(functions: Functions, workload: Workload) -> None:
-    """Design rule 11: a deleted lease is recreated for the node's active maintenance, not for the node's next maintenance."""
+    """Design rule 11: a deleted lease is recreated for the node's active maintenance, not for the next one."""
     node = workload.take_node()
     first, second = (
         run_all_steps(functions, workload.create_maintenance(node, group)) for group in (MEDIK8S, KUBEVIRT)
@@ -272,7 +272,7 @@ def test_deletion_restores_node_that_restore_skipped(functions: Functions, workl
 
 @proves("X-5")
 def test_tick_restores_node_after_loss_of_lease_and_finalizer(functions: Functions, workload: Workload) -> None:
-    """Design rule 11: a tick restores the node of a deleted maintenance that lacks its lease and the product's finalizer.
+    """Design rule 11: a tick restores the node of a deleted maintenance without lease and without product finalizer.
 
     A finalizer of another client keeps the object.
     """
