@@ -167,7 +167,7 @@ def test_streaming_list_yields_existing_objects(
 def test_deletion_during_interrupted_streaming_list_is_yielded(
     cluster: LocalCluster, api_relay: TcpRelay, namespace: str
 ) -> None:
-    """Check that an object that was deleted after the connection broke is yielded as DELETED, and none is yielded twice."""
+    """Check that an object deleted after the connection broke is yielded as DELETED, and none is yielded twice."""
     apply_configmap(cluster, namespace, "one")
     apply_configmap(cluster, namespace, "two")
 
@@ -188,7 +188,7 @@ def test_deletion_during_interrupted_streaming_list_is_yielded(
 def test_only_changes_are_yielded_with_emit_initial_false(
     cluster: LocalCluster, api_relay: TcpRelay, namespace: str
 ) -> None:
-    """Check that with `emit_initial=False`, deletions of existing objects are yielded, but not the objects themselves."""
+    """Check that with `emit_initial=False`, only changes and deletions of existing objects are yielded."""
     apply_configmap(cluster, namespace, "one")
 
     async def check_changes(api: Api) -> None:
@@ -453,7 +453,7 @@ def test_rejected_list_request_raises_without_observer(
 def test_only_transformed_objects_are_yielded_and_compared(
     cluster: LocalCluster, api_relay: TcpRelay, namespace: str, widgets_path: str
 ) -> None:
-    """Check that `follow` yields only transformed objects, even for a deletion that it detects with a new list request."""
+    """Check that `follow` yields only transformed objects, even for a deletion that a new list request reveals."""
     observer = RecordingObserver()
 
     def keep_identity(manifest: Object) -> Object:

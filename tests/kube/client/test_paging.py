@@ -16,7 +16,7 @@ from tests.workload import Workload
 
 @pytest.fixture
 def configmaps(installed_cluster: LocalCluster, admin_client: SyncClient) -> tuple[str, set[str]]:
-    """Create seven labelled ConfigMaps and one without the label; return their path and the names of the labelled ones."""
+    """Create seven labelled ConfigMaps and one without label; return their path and the names of the seven."""
     path = f"/api/v1/namespaces/{Workload(installed_cluster, admin_client).namespace}/configmaps"
     names = {f"map-{number}" for number in range(7)}
     for name in names:
@@ -66,7 +66,7 @@ def test_paged_list_of_missing_collection_raises_not_found(admin_client: SyncCli
 def test_each_page_is_transformed_before_next_page_is_read(
     admin_client: SyncClient, configmaps: tuple[str, set[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Design rule 10: at most one page of complete objects is in memory, and the result contains the resourceVersion."""
+    """Design rule 10: at most one page of complete objects is in memory; the result has the list's resourceVersion."""
     monkeypatch.setattr(paging, "PAGE_SIZE", 3)
     path, names = configmaps
     list_from_server, order = Api.list, ""

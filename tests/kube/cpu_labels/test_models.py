@@ -70,7 +70,7 @@ def test_models_file_names_its_source_and_licence() -> None:
 
 
 def test_cpu_models_are_generated_from_libvirt_cpu_map(tmp_path: Path) -> None:
-    """Check that a model has its base model's features, but no features that libvirt marks as added or removed later."""
+    """Check that a model has its base model's features, but none that libvirt marks as added or removed later."""
     (tmp_path / "x86_Base.xml").write_text(BASE_MODEL_XML)
     (tmp_path / "x86_Derived.xml").write_text(DERIVED_MODEL_XML)
     (tmp_path / "arm_Other.xml").write_text(BASE_MODEL_XML.replace("Base", "Other"))

@@ -87,7 +87,7 @@ def test_patch_changes_only_cpu_labels_of_product() -> None:
 
 
 def test_correct_labels_need_no_patch() -> None:
-    """Check that a node with correct CPU labels, or one that has and needs none, gets no patch."""
+    """Check that a node gets no patch if its CPU labels are correct, or if it has none and needs none."""
     desired = compute_desired_labels(HASWELL_CAPABILITY, DEFAULT_SETTINGS)
 
     assert build_labels_patch(make_labelled_node(*desired, *FOREIGN_LABELS), desired) == []

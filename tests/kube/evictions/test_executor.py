@@ -99,7 +99,7 @@ def test_429_response_blocks_queued_pods_of_pdb(workload: Workload, admin_client
 
 
 def test_batch_that_cannot_send_evictions_defers_no_pod(workload: Workload, admin_client: SyncClient) -> None:
-    """Design rule 9: a batch that cannot send evictions reports no deferred pods, so that no pass follows immediately."""
+    """Design rule 9: a batch that cannot send evictions reports no deferred pods, so that no pass follows at once."""
     audit = AuditLog(workload.local_cluster.audit_log)
     pods: list[Mapping[str, Any]] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
     queue = BudgetQueue(workload.create_budget("some", {"app": "db"}, 0, expected_healthy=3), pods)
