@@ -34,7 +34,7 @@ def get_name(event: Object) -> str:
 
 
 def test_node_event_has_same_form_as_kubelet_event() -> None:
-    """OSV-12: like a kubelet's Event, an Event about a node is Normal, in namespace default, with the node name as uid."""
+    """OSV-12: like a kubelet's, an Event about a node is Normal, in namespace default, with the node name as uid."""
     event = build_node_event("node-1", CORDON_REASON, "message")
 
     assert event["metadata"]["namespace"] == "default"

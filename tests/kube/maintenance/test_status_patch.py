@@ -84,7 +84,7 @@ def test_drain_progress_never_decreases_for_any_sequence(eviction_pods: int, pen
 
 
 def test_status_of_a_running_drain_has_progress_and_pods() -> None:
-    """NMO-10, NMO-12, KNM-2, C1: the status of a running drain has all fields, among them `totalpods` and `totalPods`."""
+    """NMO-10, NMO-12, KNM-2, C1: the status of a running drain has progress, pods, `totalpods` and `totalPods`."""
     status = get_patched_status(
         make_maintenance(), make_pod("a"), make_pod("b", namespace="other"), make_pod("c", owner="DaemonSet")
     )
@@ -669,7 +669,7 @@ pending_name_sets = st.lists(st.sets(st.sampled_from("abcdefgh"), max_size=8), m
 
 @given(pending_name_sets, st.booleans())
 def test_status_invariants_hold_for_any_sequence(pod_name_sets: list[set[str]], is_drained: bool) -> None:
-    """NMO-10, NMO-11, NMO-12: progress never decreases, counts are fixed, and Succeeded requires that no pod is pending."""
+    """NMO-10, NMO-11, NMO-12: progress never decreases, counts are fixed, and Succeeded requires no pending pod."""
     maintenance, progress_before = make_maintenance(), 0
     for names in pod_name_sets:
         pods = [make_pod(name) for name in sorted(names)]
@@ -708,7 +708,7 @@ def make_many_blocked_pods(count: int) -> tuple[list[Object], StatusInput]:
 
 @pytest.mark.parametrize(("count", "min_pending", "min_blocked"), [(250, 250, 200), (500, 500, 200), (3000, 600, 200)])
 def test_status_of_many_pods_fits_into_etcd(count: int, min_pending: int, min_blocked: int) -> None:
-    """NMO-12: long lists are truncated to the status's size limit, and the status states how many entries are omitted."""
+    """NMO-12: long lists are truncated to the size limit, and the status states how many entries are omitted."""
     pods, status_input = make_many_blocked_pods(count)
 
     status = get_patched_status(make_maintenance(), *pods, status_input=status_input)

@@ -49,7 +49,7 @@ def test_rule_labels_decide_between_target_pool_and_canary_pool() -> None:
 @proves("MUT-49")
 @pytest.mark.parametrize("original", [CANARY_SELECTOR, TARGET_SELECTOR, {"matchLabels": {WORKER_LABEL: ""}}])
 def test_rule_expressions_are_removed_from_pools_without_record(original: Object) -> None:
-    """Check that without a record, the rule's expressions are removed, and the canary pool gets the documented selector."""
+    """Check that a target pool gets its original selector back, and the canary pool the documented selector."""
     assert pools.remove_rule_expressions(pools.build_gated_selector(original, RULE_LABELS)) == original
     assert pools.remove_rule_expressions(original) == original
     assert pools.remove_rule_expressions(pools.build_canary_selector(CANARY_SELECTOR, RULE_LABELS)) == CANARY_SELECTOR

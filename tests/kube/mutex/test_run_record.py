@@ -181,7 +181,7 @@ def test_printer_columns_show_changed_record() -> None:
 
 
 def test_transition_time_of_run_condition_changes_only_with_status() -> None:
-    """Check that a condition keeps its transition time with its status, and that an unchanged condition needs no patch."""
+    """Check that a condition keeps its transition time with its status, and gets no patch if it is unchanged."""
     run = make_run()
     run["status"]["conditions"] = merge_conditions(run, [Condition("JobRun", True, "R", "one")], NOW)
     later = NOW.replace(year=2027)

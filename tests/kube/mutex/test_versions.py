@@ -63,6 +63,6 @@ COMPLETED_UPDATE = {"state": "Completed", "version": "4.16.4"}
 def test_control_plane_is_updated_if_desired_version_is_completed(
     reported_cluster_version: Any, version: str, is_blocked: bool
 ) -> None:
-    """Check that the control plane is updated only if the newest history entry is Completed with the desired version."""
+    """Check that the control plane is updated only if its newest history entry has Completed the desired version."""
     result = versions.parse_desired_version(reported_cluster_version)
     assert (result.version, bool(result.blocker)) == (version, is_blocked)

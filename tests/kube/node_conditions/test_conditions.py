@@ -116,7 +116,7 @@ def test_node_with_reported_missing_cordon_is_not_drained() -> None:
 
 
 def test_each_state_sets_all_conditions_without_contradiction() -> None:
-    """Check that no state reports a node as both draining and drained, or a maintenance as both planned and in progress."""
+    """Check that no state is both draining and drained, or has a maintenance that is both planned and in progress."""
     assert set(CONDITIONS_BY_STATE) == set(LifecycleState)
     for observations in CONDITIONS_BY_STATE.values():
         assert set(observations) == set(CONDITION_TYPES)
@@ -241,7 +241,7 @@ def test_label_without_conditions_is_removed() -> None:
 
 
 def test_condition_message_quotes_only_start_of_long_reason() -> None:
-    """Check that a maintenance's reason is truncated in the message, so that a long reason does not enlarge the node."""
+    """Check that a condition's message truncates the maintenance's reason, which may have thousands of characters."""
     maintenance = build_maintenance()
     maintenance["spec"]["reason"] = "x" * 5000
 
