@@ -421,9 +421,8 @@ def is_same_end_state(scenario_name: str, actual: Object, expected: Object) -> b
         for kubernetes_object in filter(None, objects.values()):
             status = kubernetes_object.get("status", {}) if isinstance(kubernetes_object, dict) else {}
             if scenario_name.startswith("restore-pools"):
-                status.get("record", {}).pop(
-                    "restored", None
-                )  # An attempt of which some requests were rejected records its progress there.
+                # An attempt of which some requests were rejected records its progress there.
+                status.get("record", {}).pop("restored", None)
             conditions = status.get("conditions", [])
             status["conditions"] = sorted(
                 (condition for condition in conditions if condition["type"] != overwritten_condition),

@@ -128,9 +128,8 @@ def test_readiness_of_etcd_guard_pods_decides_which_node_is_denied(
 
     with pytest.raises(Denied, match=f"budget {ETCD_NAMESPACE}/{name} allows no disruption"):
         create_maintenance(client, build_maintenance(first))
-    create_maintenance(
-        client, build_maintenance(second)
-    )  # A control-plane node without an etcd guard pod counts as already disrupted.
+    # A control-plane node without an etcd guard pod counts as already disrupted.
+    create_maintenance(client, build_maintenance(second))
 
 
 @proves("NMO-23")

@@ -219,9 +219,8 @@ def test_no_object_is_rejected_during_rotations_of_webhook_certificate(
     ):
         assert mount.updated.wait(TIMEOUT_SECONDS)
         certificates.create_webhook_configuration("nodemaintenance-validate", "api", f"https://{HOST}:{port}/admit")
-        creator.create_until(
-            is_allowed=False
-        )  # Without a CA bundle, the API server does not trust the webhook's certificate, and rejects the ConfigMaps.
+        # Without a CA bundle, the API server does not trust the webhook's certificate, and rejects the ConfigMaps.
+        creator.create_until(is_allowed=False)
         rotations = RotationRunner(client, settings, certificates, mount)
         rotations.run_pass()
         creator.create_until(is_allowed=True)
@@ -290,9 +289,8 @@ class RotationRunner:
         """Rotate three times, and return once the server has the certificate of the last rotation."""
         self.rotate_until_certificate_count(2)
         self._request_rotation()
-        time.sleep(
-            self._settings.propagation_delay.total_seconds() / 2
-        )  # The next rotation starts within the waiting period, which passes in real time in this test.
+        # The next rotation starts within the waiting period, which passes in real time in this test.
+        time.sleep(self._settings.propagation_delay.total_seconds() / 2)
         self.rotate_until_certificate_count(3)
 
     def rotate_until_certificate_count(self, count: int) -> None:

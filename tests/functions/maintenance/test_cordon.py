@@ -191,9 +191,8 @@ def test_cordon_fails_if_node_is_deleted(functions: Functions, workload: Workloa
     ("step", "change"),
     [
         *itertools.product(("cordon", "taint", "evict", "status"), ("gone", "recreated", "deleting", "not-begun")),
-        *itertools.product(
-            ("cordon", "taint", "evict"), ("other-node",)
-        ),  # `status` does not read the node name in the event.
+        # `status` does not read the node name in the event.
+        *itertools.product(("cordon", "taint", "evict"), ("other-node",)),
     ],
 )
 def test_steps_ignore_event_of_outdated_maintenance(

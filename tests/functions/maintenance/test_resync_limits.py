@@ -91,9 +91,8 @@ def test_request_count_is_independent_of_succeeded_maintenances(
     """
     api = functions.clusters["resync"].api
     request_counts = []
-    INSTALL_LEASE_CACHE.get_account(
-        functions.clusters["resync"]
-    )  # Let `resync` cache the identity of its ServiceAccount.
+    # Let `resync` cache the identity of its ServiceAccount.
+    INSTALL_LEASE_CACHE.get_account(functions.clusters["resync"])
     for count in (50, 250):
         create_succeeded_maintenances(count)
         INSTALL_LEASE_CACHE.confirm(functions.clusters["resync"])  # Let `resync` cache that this install is active.
@@ -119,9 +118,8 @@ def test_new_pod_on_drained_node_is_found_by_rotation(
     workload.delete(f"/api/v1/namespaces/{workload.namespace}/pods/late?gracePeriodSeconds=0")
 
     emitted = [(reply.get_type(), reply.get_extension("node")) for reply in replies if reply]
-    assert set(emitted) == {
-        (events.NODE_TAINTED, names[33])
-    }  # One or two of the three ticks list the pods of the new pod's node.
+    # One or two of the three ticks list the pods of the new pod's node.
+    assert set(emitted) == {(events.NODE_TAINTED, names[33])}
 
 
 @pytest.mark.parametrize(

@@ -383,9 +383,8 @@ def test_tick_restores_node_of_deleted_maintenance(
     """
     maintenance = create_maintenance(functions, workload)
     name = m.get_node_name(maintenance)
-    assert is_active_install(
-        functions.clusters["resync"]
-    )  # This tick reads the install Lease, which `resync` then caches.
+    # Let `resync` read the install Lease and cache it.
+    assert is_active_install(functions.clusters["resync"])
     INSTALL_LEASE_CACHE.get_account(functions.clusters["resync"])
     INSTALL_LEASE_CACHE.confirm(functions.clusters["resync"])
     with count_requests(functions.clusters["resync"].api) as requests:

@@ -532,9 +532,8 @@ def test_large_status_is_truncated_and_stored(functions: Functions, workload: Wo
     node = workload.take_node()
     names = [f"{number:03}-{'x' * 249}" for number in range(250)]
     maintenance = workload.create_maintenance(node, name="m" * 253)
-    functions.invoke(
-        "status", functions.run_begin(maintenance)
-    )  # Record the Event BeginMaintenance before the slow writes.
+    # Record the Event BeginMaintenance before the slow writes.
+    functions.invoke("status", functions.run_begin(maintenance))
     functions.run_until_tainted(maintenance)
     workload.create_bare_pods(node, *names, ready=False)
     long_message = "a webhook's long message " * 1000

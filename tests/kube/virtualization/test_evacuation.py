@@ -174,7 +174,7 @@ def test_unmigratable_vmi_is_reported_with_remedy(conditions: list[Object], mess
     ],
 )
 def test_migration_slots_limit_concurrent_migrations(slots: MigrationSlots, due_count: int, message: str) -> None:
-    """Check that migrations respect the limits per cluster and node, and that the message of a waiting VMI names one."""
+    """Check that migrations respect the limits per cluster and node, and that a waiting VMI's message names one."""
     plan = plan_for_node_a([make_vmi(f"x{number}") for number in range(4)], slots=slots)
 
     assert len(plan.due_migrations) == due_count
