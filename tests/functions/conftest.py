@@ -101,7 +101,7 @@ class Functions:
     def invoke(self, step: str, event: BaseCloudEvent) -> BaseCloudEvent | None:
         """Post the event and return the function's reply, or None for a 204; any other response fails the test.
 
-        The method asserts that the reply's attributes name the function, the event, and the node of the maintenance, if any.
+        The method asserts that the reply's attributes name the function, the event, and the node, if any.
         """
         for _ in range(MAX_DELIVERIES):
             response = self.post(step, event)

@@ -60,12 +60,12 @@ def test_node_in_desired_state_gets_no_patch() -> None:
         pytest.param(make_node(), [UNSCHEDULABLE_TAINT, DRAIN_TAINT_KEY], id="no taint"),
         pytest.param(make_node(*MAINTENANCE_TAINTS), [], id="both"),
         pytest.param(
-            make_node((DRAIN_TAINT_KEY, "draining", NO_SCHEDULE)), [UNSCHEDULABLE_TAINT], id="our taint with a value"
+            make_node((DRAIN_TAINT_KEY, "draining", NO_SCHEDULE)), [UNSCHEDULABLE_TAINT], id="drain taint with a value"
         ),
         pytest.param(
             make_node((DRAIN_TAINT_KEY, "", "PreferNoSchedule")),
             [UNSCHEDULABLE_TAINT, DRAIN_TAINT_KEY],
-            id="our taint with another effect",
+            id="drain taint with another effect",
         ),
         pytest.param(
             make_node(("kubevirt.io/drain", "", NO_SCHEDULE)),
@@ -93,7 +93,7 @@ def test_missing_taints_are_found_by_key_and_effect(node: Object, missing: list[
             id="the controller manager's taint",
         ),
         pytest.param(
-            make_node((DRAIN_TAINT_KEY, "draining", NO_SCHEDULE)), [UNSCHEDULABLE_TAINT], id="our taint with a value"
+            make_node((DRAIN_TAINT_KEY, "draining", NO_SCHEDULE)), [UNSCHEDULABLE_TAINT], id="drain taint with a value"
         ),
     ],
 )

@@ -111,8 +111,8 @@ class NamespaceCertificates:
     def create_webhook_configuration(self, name: str, secret_name: str, url: str = "") -> Object:
         """Create a webhook configuration that requests the CA bundle of the Secret `secret_name`.
 
-        If `url` is set, the API server calls this URL for each ConfigMap with the label `test=admitted`, and rejects
-        the ConfigMap if it gets no response.
+        If `url` is set, the API server calls this URL for each ConfigMap with the label `test=admitted`. Without a
+        response, it rejects the ConfigMap.
         """
         rule = {"apiGroups": ["example.com"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["things"]}
         hook: Object = {

@@ -71,7 +71,7 @@ def client(functions: Functions) -> SyncClient:
     return functions.clusters[STEP]
 
 
-def build_foreign_secret_data(certificates: NamespaceCertificates, name: str) -> dict[str, str]:
+def build_secret_data_of_other_issuer(certificates: NamespaceCertificates, name: str) -> dict[str, str]:
     """Build the data of a Secret of another issuer: the certificate, its key and the certificate of its CA."""
     signer = key_pairs.create_ca(KUBEVIRT, certificates.now)
     pair = key_pairs.issue_serving_certificate(signer, [f"{name}.svc", "127.0.0.1"], KUBEVIRT, certificates.now)
@@ -123,7 +123,7 @@ def test_expired_ca_is_replaced_in_one_pass(client: SyncClient, certificates: Na
     certificates.run_pass_after(client)
     (ca,) = key_pairs.parse_certificates(get_certificate_pem(certificates, CA_SECRET_NAME))
     certificates.now = key_pairs.get_not_after(ca) + MINUTE
-    certificates.create_secret("theirs", data=build_foreign_secret_data(certificates, "theirs"))
+    certificates.create_secret("theirs", data=build_secret_data_of_other_issuer(certificates, "theirs"))
 
     assert certificates.run_pass_after(client) == []
 
@@ -274,7 +274,7 @@ def test_foreign_certificate_is_replaced_only_after_waiting_period(
     certificates.create_secret("api")
     certificates.run_pass_after(client)
     certificates.run_pass_after(client, PROPAGATION_DELAY)
-    certificates.create_secret("theirs", data=build_foreign_secret_data(certificates, "theirs"))
+    certificates.create_secret("theirs", data=build_secret_data_of_other_issuer(certificates, "theirs"))
     foreign_serial = certificates.get_serial("theirs")
 
     certificates.run_pass_after(client)

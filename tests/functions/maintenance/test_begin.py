@@ -30,7 +30,9 @@ VALID_RENEW_TIME, EXPIRED_RENEW_TIME = "2999-01-01T00:00:00.000000Z", "2020-01-0
 """`renewTime` values of another tool's lease: of a valid lease, and of an expired lease."""
 
 
-def create_foreign_lease(workload: Workload, node: str, renew_time: str, holder: str | None = "another-tool") -> None:
+def create_lease_of_other_tool(
+    workload: Workload, node: str, renew_time: str, holder: str | None = "another-tool"
+) -> None:
     """Create the node's lease with another tool as its holder."""
     spec = {"holderIdentity": holder, "leaseDurationSeconds": 60, "renewTime": renew_time}
     workload.client.create(leases.LEASES_PATH, {"metadata": {"name": leases.build_lease_name(node)}, "spec": spec})
@@ -237,7 +239,7 @@ def test_lease_of_another_tool_blocks_maintenance_until_expiry(
 ) -> None:
     """NMO-27a: another tool's valid lease blocks the maintenance; `begin` takes over an expired lease."""
     node = workload.take_node()
-    create_foreign_lease(workload, node, renew_time)
+    create_lease_of_other_tool(workload, node, renew_time)
     maintenance = workload.create_maintenance(node)
 
     reply = functions.invoke("begin", build_added_event(maintenance))
@@ -261,7 +263,7 @@ def test_lease_of_another_tool_blocks_maintenance_until_expiry(
 def test_lease_without_holder_is_acquired(functions: Functions, workload: Workload, holder: str | None) -> None:
     """NMO-27a: a lease without a holder does not block the maintenance, even before it expires."""
     node = workload.take_node()
-    create_foreign_lease(workload, node, VALID_RENEW_TIME, holder)
+    create_lease_of_other_tool(workload, node, VALID_RENEW_TIME, holder)
     maintenance = workload.create_maintenance(node)
 
     assert functions.run_begin(maintenance).get_type() == events.MAINTENANCE_BEGUN
@@ -273,7 +275,7 @@ def test_begin_answers_503_if_lease_is_deleted_before_takeover(functions: Functi
     """X-6: `begin` answers 503 if the lease is deleted after `begin` has read it, and succeeds when retried."""
     node = workload.take_node()
     path = leases.build_lease_path(node)
-    create_foreign_lease(workload, node, EXPIRED_RENEW_TIME)
+    create_lease_of_other_tool(workload, node, EXPIRED_RENEW_TIME)
     maintenance = workload.create_maintenance(node)
 
     with run_before_request(functions.clusters["begin"], "PATCH", path, lambda: workload.delete(path)):
@@ -288,7 +290,7 @@ def test_begin_answers_503_if_lease_is_deleted_before_read(functions: Functions,
     """X-6: `begin` answers 503 if the lease is deleted after the create request's conflict and before the read."""
     node = workload.take_node()
     path = leases.build_lease_path(node)
-    create_foreign_lease(workload, node, VALID_RENEW_TIME)
+    create_lease_of_other_tool(workload, node, VALID_RENEW_TIME)
     maintenance = workload.create_maintenance(node)
 
     with run_before_request(functions.clusters["begin"], "GET", path, lambda: workload.delete(path)):
@@ -303,7 +305,7 @@ def test_concurrently_renewed_lease_is_not_taken_over(functions: Functions, work
     """NMO-27a, X-6: `begin` does not take over an expired lease that its holder renews before the takeover's write."""
     node = workload.take_node()
     path = leases.build_lease_path(node)
-    create_foreign_lease(workload, node, EXPIRED_RENEW_TIME)
+    create_lease_of_other_tool(workload, node, EXPIRED_RENEW_TIME)
     maintenance = workload.create_maintenance(node)
     renewed = {"spec": {"renewTime": VALID_RENEW_TIME}}
 

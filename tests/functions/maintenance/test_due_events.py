@@ -134,7 +134,7 @@ def observe_pods(maintenance: Object, *pods: Object) -> Observation:
             WAITING_FOR_LEASE,
             build_snapshot(WAITING_FOR_LEASE, None, make_node()),
             events.MAINTENANCE_PENDING,
-            id="foreign lease expired",
+            id="lease of another tool expired",
         ),
         pytest.param(
             BEGUN,

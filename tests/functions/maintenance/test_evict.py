@@ -575,8 +575,8 @@ def test_failed_pod_list_is_ignored_for_deleted_maintenance(
     assert (response.status_code, list_count > 0) == (204, True)
 
 
-def test_evict_reads_daemonsets_only_if_no_other_pod_may_leave(functions: Functions, workload: Workload) -> None:
-    """Design rule 8, NMO-7: `evict` reads DaemonSets only if no other pod may leave."""
+def test_evict_reads_daemonsets_only_if_no_other_pod_can_be_evicted(functions: Functions, workload: Workload) -> None:
+    """Design rule 8, NMO-7: `evict` reads DaemonSets only if no other pod can be evicted."""
     node = workload.take_node()
     workload.create_daemonset("agent", node)
     workload.create_bare_pods(node, "bare")
@@ -624,7 +624,7 @@ def tainted_event_for_thirty_pods(functions: Functions, workload: Workload) -> B
 def test_thirty_pods_are_evicted_concurrently(
     functions: Functions, tainted_event_for_thirty_pods: BaseCloudEvent, audit: AuditLog
 ) -> None:
-    """NMO-6: thirty pods without a budget are evicted in under a second, each by one request.
+    """NMO-6: thirty pods without a PDB are evicted in less than a second, each with one request.
 
     A fast machine needs one batch. The time limit is longer on a slow machine, which may need several batches.
     """

@@ -139,7 +139,9 @@ def test_guard_treats_removed_maintenance_label_as_drift(functions: Functions, w
     assert not m.is_deleting(workload.read_maintenance(maintenance))
 
 
-def test_guard_backs_off_on_repeated_drift(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+def test_guard_emits_one_event_for_repeated_drift_until_backoff_ends(
+    functions: Functions, workload: Workload, audit: AuditLog
+) -> None:
     """Design rule 9: `guard` emits one event for repeated drift; then its backoff grows with the drift's duration.
 
     Another controller may remove the label again and again. During the backoff, only a tick repairs the drift.

@@ -272,9 +272,10 @@ def test_two_runs_that_record_turn_at_concurrently_withdraw(upgrade: UpgradeScen
     """
     upgrade.check_rule_and_target()
     upgrade.run_steps(*STEPS_UNTIL_CLAIM)
+    # The process that wrote this record was killed before it checked the other runs again.
     upgrade.administrator_client.patch(
         f"{build_object_path(upgrade.run_config)}/status", {"status": {"record": {"turnAt": "2026-01-01T00:00:00Z"}}}
-    )  # The process that wrote this record was killed before it checked the other runs again.
+    )
     other_run = upgrade.create_other_active_run(startedAt="2099-01-01T00:00:00Z", turnAt="2026-01-01T00:00:00Z")
 
     assert upgrade.run_step("pause-pools", events.POOLS_CLAIMED) == ""

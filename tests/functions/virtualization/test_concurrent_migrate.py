@@ -47,7 +47,7 @@ pytestmark = pytest.mark.slow
 
 RANDOM_SEED, PROCESS_COUNT, TIMEOUT_SECONDS = 1, 6, 60.0
 MAX_DELAY_SECONDS, RANDOM_CONDITION_CHANGES = 0.03, 300
-"""Maximum delay of a request, and number of random condition changes before all VMIs are migratable."""
+"""Maximum delay of an API request, and number of random condition changes before all VMIs are migratable."""
 MIN_REQUESTS = 8
 """Minimum number of requests in a pass that creates two migrations.
 

@@ -30,7 +30,7 @@ GARBAGE_COLLECTION_TIMEOUT_SECONDS = 60.0
 """Timeout for garbage collection, since the collector discovers new kinds only every 30 s."""
 
 
-def get_budgets_by_name(vmi_scenario: VmiScenario) -> dict[str, Object]:
+def get_pdbs_by_name(vmi_scenario: VmiScenario) -> dict[str, Object]:
     budgets = vmi_scenario.administrator_client.list(build_budgets_path(vmi_scenario.workload.namespace))["items"]
     return {budget["metadata"]["name"]: budget for budget in budgets}
 
@@ -42,7 +42,7 @@ def test_live_migrate_vmi_has_pdb_until_its_deletion(vmi_scenario: VmiScenario, 
     vmi_scenario.create_vmi(build_vmi("plain", "another-node", strategy=None))
     for _ in range(2):
         assert functions.invoke("protect", build_tick()) is None
-        assert list(get_budgets_by_name(vmi_scenario)) == [f"launcher-{vmi['metadata']['uid']}"]
+        assert list(get_pdbs_by_name(vmi_scenario)) == [f"launcher-{vmi['metadata']['uid']}"]
 
     vmi_scenario.administrator_client.delete(
         f"{get_instances_path(vmi_scenario.workload.namespace)}/able", uid=vmi["metadata"]["uid"]
@@ -154,7 +154,7 @@ def test_protect_deletes_pdb_after_kubevirt_pdb_exists(vmi_scenario: VmiScenario
     functions.invoke("protect", build_tick())
     install_kubevirt(vmi_scenario)
     functions.invoke("protect", build_tick())
-    assert list(get_budgets_by_name(vmi_scenario)) == [f"launcher-{uid}"]
+    assert list(get_pdbs_by_name(vmi_scenario)) == [f"launcher-{uid}"]
 
     selector = {"matchLabels": {"kubevirt.io/created-by": uid}}
     owner = {"apiVersion": vmi["apiVersion"], "kind": vmi["kind"], "name": "able", "uid": uid}
@@ -163,7 +163,7 @@ def test_protect_deletes_pdb_after_kubevirt_pdb_exists(vmi_scenario: VmiScenario
     vmi_scenario.administrator_client.create(build_budgets_path(vmi_scenario.workload.namespace), kubevirt_budget)
     for _ in range(2):
         functions.invoke("protect", build_tick())
-        assert list(get_budgets_by_name(vmi_scenario)) == ["theirs"]
+        assert list(get_pdbs_by_name(vmi_scenario)) == ["theirs"]
 
 
 @proves("DRN-10", "C3")
@@ -244,12 +244,12 @@ def test_pdb_of_vmi_is_deleted_when_eviction_strategy_is_removed(
     """Check that a VMI's PDB is deleted when a user removes `LiveMigrate` from the VMI, which can then be evicted."""
     vmi = vmi_scenario.create_vmi(build_vmi("fickle", "another-node"))
     functions.invoke("protect", build_tick())
-    assert len(get_budgets_by_name(vmi_scenario)) == 1
+    assert len(get_pdbs_by_name(vmi_scenario)) == 1
     vmi_scenario.administrator_client.patch(
         f"{get_instances_path(vmi_scenario.workload.namespace)}/fickle", {"spec": {"evictionStrategy": None}}
     )
     functions.invoke("protect", build_tick())
-    assert get_budgets_by_name(vmi_scenario) == {}
+    assert get_pdbs_by_name(vmi_scenario) == {}
     assert vmi["metadata"]["name"] == "fickle"
 
 

@@ -87,7 +87,7 @@ def make_maintenance_without_finalizer() -> Object:
         pytest.param(make_maintenance({"totalpods": "many", "evictionPods": 2}, counts=""), None, id="not a number"),
         pytest.param(make_maintenance({"totalpods": 4}, counts=""), None, id="incomplete"),
         pytest.param(make_maintenance(counts=""), None, id="new"),
-        pytest.param(make_maintenance_without_finalizer(), None, id="foreign snapshot"),
+        pytest.param(make_maintenance_without_finalizer(), None, id="snapshot of another maintenance"),
     ],
 )
 def test_pod_counts_come_from_status_or_annotation(maintenance: Object, counts: Object | None) -> None:
