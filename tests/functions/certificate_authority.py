@@ -27,7 +27,7 @@ class CertificateAuthority:
         return self._pair.certificate
 
     def write_serving_certificate(self, folder: Path, names: Iterable[str]) -> None:
-        """Write `tls.crt` and `tls.key` for a server with these names or addresses, and replace existing files."""
+        """Write `tls.crt` and `tls.key` for a server with these DNS names or IP addresses, replacing existing files."""
         pair = key_pairs.issue_serving_certificate(self._pair, names, self._component, datetime.now(timezone.utc))
         folder.mkdir(parents=True, exist_ok=True)
         write_secret(folder / "tls.key", pair.key)

@@ -1,4 +1,4 @@
-"""Fixtures: a cluster, and all functions, each with its own ServiceAccount; no other part of the product runs."""
+"""Fixtures: a cluster, and all functions of the product with their own ServiceAccounts, without event delivery."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ V = TypeVar("V")
 MAX_CONCURRENT_REQUESTS = 50
 """Maximum number of concurrent requests; a busy server cannot answer hundreds before their timeout."""
 APP_CREATION_LOCK = threading.RLock()
-"""Lock around the creation of an app, since tests run in threads.
+"""Lock around the creation of a Flask app, because some tests create apps in several threads.
 
 Flask compiles routes through syntax trees, and CPython 3.11 supports only one such compilation at a time.
 """
@@ -49,7 +49,7 @@ TRANSIENT_ERRORS = (
     "no response from the API server in time",
     "no response from the API server: TimeoutError",
 )
-"""Messages of 503 responses that a retry resolves.
+"""Messages of 503 responses after which a retry succeeds.
 
 Two functions may compete for the install Lease of a new cluster, or the API server may be too slow on a busy machine.
 """
@@ -63,15 +63,15 @@ def is_transient_error(response: TestResponse) -> bool:
 
 
 class LazyDict(dict[str, V]):
-    """Mapping that creates each value on first access; a test uses only one or two of about thirty functions."""
+    """Mapping that creates each value on first access, since a test uses only one or two of about thirty functions."""
 
     def __init__(self, factory: Callable[[str], V]) -> None:
-        self._make = factory
+        self._factory = factory
 
     def __missing__(self, name: str) -> V:
         with APP_CREATION_LOCK:
             if name not in self:
-                self[name] = self._make(name)
+                self[name] = self._factory(name)
             return self[name]
 
 
@@ -101,7 +101,7 @@ class Functions:
     def invoke(self, step: str, event: BaseCloudEvent) -> BaseCloudEvent | None:
         """Post the event and return the function's reply, or None for a 204; any other response fails the test.
 
-        The method asserts that the reply's attributes name the function, the event, and the maintenance's node if any.
+        The method asserts that the reply's attributes name the function, the event, and the node, if any.
         """
         for _ in range(MAX_DELIVERIES):
             response = self.post(step, event)
@@ -141,11 +141,11 @@ class Functions:
 
 @contextmanager
 def run_idle_cluster(data_dir: Path) -> Iterator[LocalCluster]:
-    """Yield a cluster with all CRDs and accounts, on which only the functions that a test calls run."""
+    """Yield a cluster with all CRDs and ServiceAccounts, on which no function runs unless a test calls it."""
     with LocalCluster(data_dir, nodes=1) as running:
         crds.install_crds(running, tuple(selection.CRD_PROJECTS))
         product.install_manifests(running, with_v1alpha1=True, components=(selection.MUTEX,))
-        # Until the API server has a watch cache for a new CRD, it responds with 503 to `resourceVersion=0`.
+        # Until the API server has a watch cache for a new CRD, it answers 503 to requests with `resourceVersion=0`.
         cached_paths = [f"{group.path}?resourceVersion=0" for group in GROUPS.values()]
         wait_until_ready(
             "the watch caches of the CRDs",
@@ -157,7 +157,7 @@ def run_idle_cluster(data_dir: Path) -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="package")
 def idle_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Yield a cluster for this test package, on which only the functions that a test calls run."""
+    """Yield a cluster for this test package, on which no function runs unless a test calls it."""
     with run_idle_cluster(tmp_path_factory.mktemp("quiet")) as running:
         yield running
 
@@ -187,7 +187,7 @@ def functions(idle_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFacto
 
 @contextmanager
 def start_fault_proxy(idle_cluster: LocalCluster, kubeconfig_dir: Path) -> Iterator[tuple[FaultProxy, Functions]]:
-    """Yield a proxy that injects faults into requests to the API server, and all functions, which use the proxy."""
+    """Yield a proxy that injects faults into API requests, and all functions, which send their requests through it."""
     proxy = FaultProxy(idle_cluster.url, idle_cluster.certificate)
 
     def rewrite_kubeconfig(kubeconfig: Path) -> Path:
@@ -227,19 +227,19 @@ def proxied_functions(fault_setup: tuple[FaultProxy, Functions]) -> Functions:
 
 @pytest.fixture(autouse=True)
 def without_recent_reports() -> None:
-    """Forget which Events this process recorded in earlier tests, so that it records them again."""
+    """Clear the cache of recently recorded Events, so that this process records them again in the test."""
     EVENT_RECORDER.clear()
 
 
 @pytest.fixture
 def without_in_flight_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make `resync` emit events immediately, even for a maintenance whose status was written a moment ago."""
+    """Make `resync` emit events immediately, even for a maintenance whose status has just been written."""
     monkeypatch.setattr(observation, "IN_FLIGHT_SECONDS", 0)
 
 
 @pytest.fixture
 def workload(idle_cluster: LocalCluster, admin_client: SyncClient) -> Iterator[Workload]:
-    """Yield the test's `Workload`, and delete all maintenances afterwards, since a tick reads all of them."""
+    """Yield the test's `Workload`; delete all maintenances after the test, because a tick reads all of them."""
     new_workload = Workload(idle_cluster, admin_client)
     yield new_workload
     new_workload.delete_objects()

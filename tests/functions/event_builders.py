@@ -1,4 +1,4 @@
-"""Builders for events as the event sources and the functions emit them."""
+"""Builders for CloudEvents as the event sources and the functions emit them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks into a client's requests: run an action between a function's read and its write, or record the requests."""
+"""Hooks into an API client: run an action between a function's read and its write, or record the requests."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def run_before_request(
 ) -> Iterator[None]:
     """Delay the first request with this method and `path` until `action` has returned.
 
-    All other requests are sent immediately. `action` runs in its own thread, so it may use the same client. The block
-    ends only after `action` has returned, even if the function's deadline passes earlier. If `after_path` is set,
-    `action` starts after the response to a request for that path, because concurrent requests may arrive in any order.
+    All other requests are sent immediately. `action` runs in its own thread, so it may use the same client. The `with`
+    block ends only after `action` has returned, even if the function's deadline passes earlier. With `after_path`,
+    `action` starts only after the response to a request for that path; otherwise concurrent requests have any order.
     """
     send_request, pending, responded = client.api.request, [True], asyncio.Event()
     returned = threading.Event()
@@ -57,7 +57,7 @@ def run_before_request(
 
 @contextmanager
 def count_requests(api: Api) -> Iterator[Counter[str]]:
-    """Yield a counter of the requests that this client sends in the block, by method and path."""
+    """Yield a counter of the requests that this client sends during the `with` block, by method and path."""
     counts: Counter[str] = Counter()
     send_request = api.request
 
@@ -73,7 +73,7 @@ def count_requests(api: Api) -> Iterator[Counter[str]]:
 class ListRequest(NamedTuple):
     """A list request: its path, its field selector, and the minimum resourceVersion of the response.
 
-    The version is "" for the latest state and "0" for any version that the server has cached.
+    The resourceVersion is "" for the latest state, and "0" for any state that the server has cached.
     """
 
     path: str
@@ -83,7 +83,7 @@ class ListRequest(NamedTuple):
 
 @contextmanager
 def record_list_requests(api: Api) -> Iterator[list[ListRequest]]:
-    """Yield the list requests that this client sends in the block."""
+    """Yield the list requests that this client sends during the `with` block."""
     list_requests: list[ListRequest] = []
     send_request = api.request
 

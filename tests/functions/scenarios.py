@@ -49,7 +49,7 @@ PAST_TIMESTAMP = "2026-01-01T00:00:00Z"
 
 
 class ScenarioWorkload(Workload):
-    """A namespace and nodes for one run of a scenario, with the list of objects to compare afterwards.
+    """A namespace and nodes for one execution of a scenario, with the list of objects to compare afterwards.
 
     Attributes:
         compared_paths: paths of the objects and collections whose end state is compared.
@@ -106,7 +106,7 @@ class ScenarioWorkload(Workload):
         return scenario
 
     def create_cpu_label_scenario(self) -> CpuLabelScenario:
-        """Return a helper for tests of `label-cpu`, and clear the state that an earlier test left in this process."""
+        """Return a new `CpuLabelScenario`, and clear the state that `label-cpu` keeps in this process."""
         for cache in (label_cpu.TICK_POSITIONS, label_cpu.LAST_TRIGGERS):
             cache.clear()
         EVENT_RECORDER.clear()
@@ -115,7 +115,7 @@ class ScenarioWorkload(Workload):
         return scenario
 
     def prepare_certificates(self) -> NamespaceCertificates:
-        """Return a helper for the product's namespace, and delete what earlier certificate tests left."""
+        """Delete the objects of earlier certificate tests, and return access to the product's certificates."""
         delete_test_objects(self.client)
         EVENT_RECORDER.clear()
         self._cleanup.callback(delete_test_objects, self.client)
@@ -141,7 +141,7 @@ def prepare_check_target(workload: ScenarioWorkload) -> BaseCloudEvent:
 
 
 def build_scenario_before_step(step: str) -> Scenario:
-    """Return the scenario in which an upgrade run has completed all steps before `step`, one of `BEFORE_JOBS`."""
+    """Return a scenario in which an upgrade run has completed all steps before `step`, a member of `BEFORE_JOBS`."""
 
     def prepare(workload: ScenarioWorkload) -> BaseCloudEvent:
         upgrade = workload.create_upgrade()
@@ -169,26 +169,26 @@ def complete_first_job(workload: ScenarioWorkload) -> UpgradeScenario:
 
 
 def prepare_job_result(workload: ScenarioWorkload) -> BaseCloudEvent:
-    """Run an upgrade until its first Job is complete; the event makes `run-job` read the result."""
+    """Run an upgrade until its first Job is complete, and return the event that makes `run-job` read the result."""
     return complete_first_job(workload).build_event(events.JOB_DUE)
 
 
 def prepare_release_node(workload: ScenarioWorkload) -> BaseCloudEvent:
-    """Complete the first node's Jobs, and make `run-job` record the completion."""
+    """Complete the first node's Jobs, let `run-job` record this, and return `node.prejobs_done`."""
     upgrade = complete_first_job(workload)
     upgrade.functions.invoke("run-job", upgrade.build_event(events.JOB_DUE))
     return upgrade.build_event(events.NODE_PREJOBS_DONE)
 
 
 def prepare_await_version(workload: ScenarioWorkload) -> BaseCloudEvent:
-    """Release the first node and give it the desired version."""
+    """Release the first node, label it with the desired version, and return `node.released`."""
     upgrade = workload.create_upgrade()
     upgrade.patch_node_labels(upgrade.advance_to_release(), {VERSION_LABEL: NEW_VERSION})
     return upgrade.build_event(events.NODE_RELEASED)
 
 
 def prepare_restore_pools(workload: ScenarioWorkload) -> BaseCloudEvent:
-    """Mark all nodes as done while the MachineConfigPools still have the run's edits."""
+    """Mark all nodes as done while the MachineConfigPools still have the selectors that the run edited."""
     upgrade = workload.create_upgrade()
     upgrade.advance_to_jobs()
     upgrade.write_record({"nodes": {name: {"cleanedAt": PAST_TIMESTAMP} for name in upgrade.nodes}})
@@ -196,7 +196,7 @@ def prepare_restore_pools(workload: ScenarioWorkload) -> BaseCloudEvent:
 
 
 def prepare_run_deletion(workload: ScenarioWorkload) -> BaseCloudEvent:
-    """Delete the MutexRunConfig during its upgrade run."""
+    """Delete the MutexRunConfig during its upgrade run, and return `run.restore_pending`."""
     upgrade = workload.create_upgrade()
     upgrade.advance_to_jobs()
     workload.delete(build_object_path(upgrade.run_config))
@@ -213,14 +213,14 @@ def prepare_resync_runs(workload: ScenarioWorkload) -> BaseCloudEvent:
 
 
 def prepare_migrate(workload: ScenarioWorkload) -> BaseCloudEvent:
-    """Create a virtual machine on a drained node."""
+    """Create a virtual machine on a drained node, and return a tick."""
     scenario = workload.create_vmi_scenario()
     scenario.create_vmi(build_vmi("able", scenario.node))
     return build_tick()
 
 
 def prepare_protect(workload: ScenarioWorkload) -> BaseCloudEvent:
-    """Create a virtual machine that cannot migrate on a node under maintenance."""
+    """Create a virtual machine that cannot migrate on a node under maintenance, and return a tick."""
     workload.create_vmi_scenario()
     node = workload.take_node()
     create_vmi_with_launcher(workload, build_vmi("unable", node, migratable=NOT_MIGRATABLE))
@@ -229,7 +229,7 @@ def prepare_protect(workload: ScenarioWorkload) -> BaseCloudEvent:
 
 
 def prepare_label_cpu(workload: ScenarioWorkload) -> BaseCloudEvent:
-    """Create the ConfigMap that lists the CPU capabilities of a node."""
+    """Create the ConfigMap that lists the CPU capabilities of a node, and return the event about the ConfigMap."""
     scenario, node = workload.create_cpu_label_scenario(), workload.take_node()
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
     workload.add_compared_paths(build_node_path(node))
@@ -242,14 +242,14 @@ def prepare_publish_conditions(workload: ScenarioWorkload) -> BaseCloudEvent:
 
 
 def prepare_notify_owners(workload: ScenarioWorkload) -> BaseCloudEvent:
-    """Create a maintenance, and return the first tick of a process, which reads the earlier announcements."""
+    """Create a maintenance, and return a tick, at which a new process reads the earlier announcements."""
     workload.create_maintenance(workload.take_node())
     OPEN_ANNOUNCEMENTS.clear()
     return build_tick()
 
 
 def prepare_certificate_issuing(workload: ScenarioWorkload) -> BaseCloudEvent:
-    """Create the webhook's labelled empty Secret, and a webhook configuration that requests the CA bundle."""
+    """Create an empty Secret for the webhook's certificate, and a webhook configuration that requests the CA bundle."""
     certificates = workload.prepare_certificates()
     certificates.create_secret("validate", "ours")
     certificates.create_webhook_configuration("nodemaintenance-validate", "validate")

@@ -1,4 +1,4 @@
-"""Tests for the HTTP interface: invalid and irrelevant events, missing permissions, health and metrics pages."""
+"""Tests for the functions' HTTP interface: invalid events, missing permissions, health and metrics endpoints."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ INVALID_REQUESTS = {
 def test_invalid_event_is_rejected_with_one_line_error(
     functions: Functions, audit: AuditLog, headers: dict[str, str], body: bytes, status: int, message: str
 ) -> None:
-    """X-1: the function rejects an invalid event with a 4xx and one line that names the error, and writes nothing."""
+    """X-1: the function rejects an invalid event with a 4xx status and a one-line error, and writes nothing."""
     response = functions.clients["cordon"].post("/cordon", data=body, headers=headers)
 
     assert response.status_code == status
@@ -107,7 +107,7 @@ def test_invalid_event_is_rejected_with_one_line_error(
 
 
 def test_large_chunked_body_is_rejected_with_413(functions: Functions) -> None:
-    """X-1: the function rejects a chunked 5 MB body without Content-Length with a one-line 413."""
+    """X-1: the function rejects a chunked 5 MB body without Content-Length with 413 and a one-line error."""
     body, environment = io.BytesIO(b" " * 5_000_000), {"wsgi.input_terminated": True}
 
     response = functions.clients["cordon"].post(
@@ -141,10 +141,10 @@ def test_large_chunked_body_is_rejected_with_413(functions: Functions) -> None:
         ("evict", events.BUDGET_OPENED, {"maintenance": REFERENCE, "node": "x", "budgetsVersion": "text"}),
     ],
 )
-def test_malformed_fields_do_not_cause_500(
+def test_malformed_event_fields_do_not_cause_500(
     functions: Functions, audit: AuditLog, step: str, event_type: str, data: dict[str, object]
 ) -> None:
-    """X-1: missing fields and fields of the wrong type are rejected or ignored; they cause neither 500 nor a write."""
+    """X-1: a function rejects or ignores missing fields and fields of the wrong type, without a 500 or a write."""
     headers = {**VALID_HEADERS, "ce-type": event_type}
 
     response = functions.clients[step].post(f"/{step}", data=json.dumps(data), headers=headers)
@@ -168,10 +168,10 @@ def test_function_answers_204_to_unconsumed_event_type(functions: Functions, aud
 
 @proves("X-1", "X-4")
 @pytest.mark.parametrize(("step", "change"), [("begin", "add"), ("restore", "update"), ("guard", "update")])
-def test_function_answers_204_to_resource_event_of_other_kind(
+def test_function_answers_204_to_event_about_object_of_other_kind(
     functions: Functions, audit: AuditLog, step: str, change: str
 ) -> None:
-    """X-1, X-4: a function ignores API server events about objects of a different kind."""
+    """X-1, X-4: a function ignores ApiServerSource's events about objects of a kind that it does not consume."""
     headers = {**VALID_HEADERS, "ce-type": f"dev.knative.apiserver.resource.{change}", "ce-kind": "ConfigMap"}
 
     assert functions.clients[step].post(f"/{step}", data=b"{}", headers=headers).status_code == 204
@@ -180,14 +180,14 @@ def test_function_answers_204_to_resource_event_of_other_kind(
 
 @pytest.fixture
 def evict_client(idle_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[FlaskClient]:
-    """Yield a test client of the app with FUNCTION=evict."""
+    """Yield a Flask test client of the app that FUNCTION=evict configures."""
     monkeypatch.setenv("FUNCTION", "evict")
     client = SyncClient(str(idle_cluster.kubeconfig))
     yield create_app(client).test_client()
     client.close()
 
 
-def test_single_function_is_served_at_root_and_at_function_name(evict_client: FlaskClient) -> None:
+def test_single_function_is_served_at_root_and_at_its_name(evict_client: FlaskClient) -> None:
     """X-1: with FUNCTION=evict, the app serves only `/` and `/evict`."""
     headers = {**VALID_HEADERS, "ce-type": "com.example.other"}
 
@@ -198,8 +198,8 @@ def test_single_function_is_served_at_root_and_at_function_name(evict_client: Fl
     assert codes == {"/": 204, "/evict": 204, "/cordon": 404}
 
 
-def test_all_functions_are_served_only_at_function_names(functions: Functions) -> None:
-    """X-1: without FUNCTION, the app serves each function at its name only, and rejects GET."""
+def test_all_functions_are_served_only_at_their_names(functions: Functions) -> None:
+    """X-1: without FUNCTION, the app serves each function only at the path of its name, and rejects GET."""
     client = functions.clients["begin"]
 
     assert client.post("/", data=b"{}", headers=VALID_HEADERS).status_code == 404
@@ -217,7 +217,7 @@ def test_all_functions_are_served_only_at_function_names(functions: Functions) -
     ],
     ids=["function", "retention"],
 )
-def test_invalid_environment_variable_stops_gunicorn(
+def test_gunicorn_exits_if_environment_variable_is_invalid(
     idle_cluster: LocalCluster, environment: dict[str, str], message: str
 ) -> None:
     """X-1, X-6: gunicorn exits at start and names the environment variable that has an invalid value."""
@@ -245,7 +245,7 @@ def test_invalid_environment_variable_stops_gunicorn(
 def test_missing_permission_is_reported(
     idle_cluster: LocalCluster, workload: Workload, step: str, expected_error: str
 ) -> None:
-    """X-6, NMO-5: if a permission is missing, a function emits `maintenance.step_failed` and names the permission."""
+    """X-6, NMO-5: a function emits `maintenance.step_failed` with an error that names the missing permission."""
     maintenance = workload.create_maintenance(workload.take_node())
     client = SyncClient(str(idle_cluster.ensure_kubeconfig(UNPRIVILEGED)))
     message = encode_binary(

@@ -1,4 +1,4 @@
-"""Tests for `try_each` and `raise_first_error`: every item is tried, and an error is raised afterwards."""
+"""Tests for `try_each`, which continues after an error, and `raise_first_error`, which raises one of the errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functions.best_effort import raise_first_error, try_each
 from kube.client.api_errors import ApiError, Conflict, Denied, Rejected, Unavailable
 
 
-def test_each_item_is_tried_despite_errors() -> None:
+def test_try_each_continues_after_errors() -> None:
     def uppercase_or_raise(name: str) -> str:
         if name == "refused":
             raise Denied(403, "a webhook")
@@ -20,7 +20,7 @@ def test_each_item_is_tried_despite_errors() -> None:
 
 
 @pytest.mark.parametrize("retryable_error", [Conflict(409, "again"), Unavailable(503, "later")])
-def test_retryable_error_is_raised_first(retryable_error: ApiError) -> None:
+def test_raise_first_error_prefers_retryable_error(retryable_error: ApiError) -> None:
     refusals = [Denied(403, "first"), Rejected(422, "second")]
     with pytest.raises(type(retryable_error)) as raised:
         raise_first_error([*refusals, retryable_error, Unavailable(503, "another")])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functions.bounded_cache import BoundedCache
 
 
-def test_oldest_entry_is_evicted() -> None:
-    """Check that the entry that was written first is evicted first; writing a key again makes it the newest."""
+def test_oldest_cache_entry_is_evicted() -> None:
+    """Check that the entry that was written first is evicted first; writing a key again makes its entry the newest."""
     cache = BoundedCache[str, int](2)
     for number, key in enumerate("abac"):
         cache[key] = number

@@ -1,4 +1,4 @@
-"""Property tests: functions reject or ignore events with corrupted data and never answer 500 (X-1)."""
+"""Property tests that functions reject or ignore events with corrupted data, and never answer 500 (X-1)."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ CASES = [
     for event_type in function.consumes
     if event_type != events.TICK and function.name not in OPT_IN_STEPS
 ]
-"""Pairs of a function and an event type that the function consumes.
+"""Pairs of a function's name and an event type that the function consumes.
 
 The functions of optional components are excluded; tests/functions/mutex tests the functions of upgrade runs.
 """
 
 
 def iterate_value_paths(value: Any, parent_path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the path to each value in the data; the first path, `()`, is the path to the data itself."""
+    """Yield the path of each value in the data, beginning with `()`, the path of the data itself."""
     yield parent_path
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, child in children:
@@ -111,27 +111,27 @@ def build_valid_event(workload: Workload, functions: Functions, step: str, event
 def test_corrupted_data_does_not_cause_500(
     functions: Functions, workload: Workload, step: str, event_type: str
 ) -> None:
-    """X-1: a function answers 200, 204, 400 or 503 to an event with a wrong value in any field, and never 500."""
+    """X-1: a function answers 200, 204, 400 or 503, but never 500, to an event with a wrong value in any field."""
     original_event = build_valid_event(workload, functions, step, event_type)
     post = build_post_function(functions, step, original_event, event_type)
     data = json.loads(encode_binary(original_event).body)
 
     @settings(max_examples=MAX_EXAMPLES)
     @given(st.sampled_from(list(iterate_value_paths(data))), JSON_VALUES)
-    def check_response(path: tuple[Any, ...], value: Any) -> None:
+    def check_response_to_replaced_value(path: tuple[Any, ...], value: Any) -> None:
         status, text = post(replace_value(data, path, value))
         assert status in (200, 204, 400, 503), (path, value, text)
         assert "Traceback" not in text
 
     assert post(data)[0] in (200, 204)
-    check_response()
+    check_response_to_replaced_value()
     delete_maintenances(workload.client)
 
 
 def build_post_function(
     functions: Functions, step: str, valid_event: CloudEvent, event_type: str
 ) -> Callable[[Any], tuple[int, str]]:
-    """Return a function that posts data with the headers of a valid event."""
+    """Return a function that posts any data with the headers of a valid event, and returns status code and body."""
     headers = {**encode_binary(valid_event).headers, "ce-type": event_type}
 
     def post(data: Any) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""Tests that make each request of each step fail once, in each way that an API server can fail.
+"""Tests in which each API request of each step fails once, in each way that an API server can fail.
 
 tests/functions/maintenance/test_faults.py does the same for the steps of the component `maintenance`.
 """
@@ -40,7 +40,7 @@ from tests.sources import list_steps
 
 
 def build_fault_message(fault_kind: str) -> str:
-    """Return the error message by which the tests recognize a failure of this kind."""
+    """Return the error message by which the tests recognize a fault of this kind."""
     return f"the test makes this request fail with {fault_kind}"
 
 
@@ -49,10 +49,10 @@ FAULTS = {
     "reset": CONNECTION_RESET,
     "busy": Fault(429, build_fault_message("busy"), 1, {"details": {"retryAfterSeconds": 1}}),
 }
-"""Kind of failure → response to the request. `429` has no `Retry-After`; `busy` is a 429 with `Retry-After`."""
-REFUSALS = ("401", "403")
-"""Kinds of failure that a retry does not resolve; the step must report them to the administrator."""
-LOGGED_REFUSALS = {
+"""Kind of fault → response to the request. `429` has no `Retry-After`; `busy` is a 429 with `Retry-After`."""
+UNRETRYABLE_FAULTS = ("401", "403")
+"""Kinds of fault that a retry does not resolve, so that the step must report them to the administrator."""
+REQUESTS_WITH_LOGGED_REJECTION = {
     "resync-runs": {
         *("get clusterversions", "list jobs", "list machineconfigpools", "list mutexrules", "list mutexrunconfigs"),
         *("list mutextargets", "list nodes"),
@@ -65,7 +65,7 @@ LOGGED_REFUSALS = {
     "check-target": {"get mutextargets", "list machineconfigpools", "list nodes", "patch mutextargets/status"},
     "label-cpu": {"patch nodes"},
 }
-"""Step → requests whose refusal is only logged, since no status can report the refusal.
+"""Step → requests whose rejection is only logged, because no status can report it.
 
 The step sends these requests again at the next tick.
 """
@@ -77,7 +77,7 @@ OPTIONAL_REQUESTS = {
     "migrate": {"create virtualmachineinstancemigrations"},
     "protect": {"create poddisruptionbudgets", "list nodemaintenances"},
 }
-"""Step → requests whose failure does not stop the step's work on other objects.
+"""Step → requests whose failure does not keep the step from handling other objects.
 
 The step sends these requests again at the next tick.
 """
@@ -86,24 +86,24 @@ OVERWRITTEN_CONDITIONS = {
     "release-node": "NodeUpgrade",
     "run-job, create": "JobRun",
 }
-"""Scenario → condition that reports the refusal, and that the next step or the end of the Job overwrites."""
-ADMINISTRATOR_REQUEST = ("run-job", "create jobs")
-"""If the creation of a Job is refused, the run halts and an administrator must resume it."""
-RESYNC_REQUEST = ("restore-pools", "patch mutexrunconfigs")
-"""If this request fails, the finished run keeps its finalizer.
+"""Scenario → condition that reports a rejected request, until the next step or the end of the Job overwrites it."""
+HALTING_REQUEST = ("run-job", "create jobs")
+"""Step and request: if the API server rejects the Job, the run halts and an administrator must resume it."""
+FINALIZER_REQUEST = ("restore-pools", "patch mutexrunconfigs")
+"""Step and request: if the request fails, the finished run keeps its finalizer.
 
 At the next tick, `resync-runs` then emits `run.restore_pending`.
 """
 LOST_REPLIES = {("protect", "get nodes"), ("protect", "list nodemaintenances")}
-"""Pairs of step and request: if the request fails, the reply of the step is lost.
+"""Pairs of step and request: if the request fails, the step's reply is lost.
 
-The step has already written the disruption budget, so the next delivery changes nothing and gets no reply. `evict`
-reads the pods at the next tick in any case.
+The step has already written the PodDisruptionBudget, so the next delivery changes nothing and gets no reply. At the
+next tick, `evict` lists the pods in any case.
 """
 DEADLINE_SECONDS = 20.0
 """Deadline for all requests of one step execution, long enough for a busy machine."""
 NO_RESPONSE_DEADLINE_SECONDS = 1.6
-"""Deadline in tests where a request gets no response, as in production."""
+"""Deadline for all requests of one step execution if a request gets no response; the same as in production."""
 
 
 NO_RESPONSE_SCENARIOS = [name for name in SCENARIOS if name != "renew-certificates"]
@@ -114,7 +114,7 @@ The step `renew-certificates` is excluded, because it continues without the resp
 
 
 class StepResponse(NamedTuple):
-    """Response of a step: the HTTP status, the event type or "", the body, and the logged messages."""
+    """A step's response: the HTTP status, the type of the event or "", the body, and the logged messages."""
 
     status: int
     type: str
@@ -123,7 +123,7 @@ class StepResponse(NamedTuple):
 
 
 class BaselineRun(NamedTuple):
-    """One execution of a step without faults: the requests that it sent, its response, and the end state."""
+    """Result of a step's execution without faults: the sent requests, the response, and the end state."""
 
     requests: list[str]
     response: StepResponse
@@ -131,7 +131,7 @@ class BaselineRun(NamedTuple):
 
 
 class FaultRunner:
-    """Runs scenarios on an idle cluster, with functions that send their requests through a fault proxy."""
+    """Runs scenarios on an idle cluster, with functions that send their API requests through a fault proxy."""
 
     def __init__(
         self, local_cluster: LocalCluster, functions: Functions, fault_proxy: FaultProxy, proxied_functions: Functions
@@ -147,12 +147,12 @@ class FaultRunner:
 
     @contextmanager
     def prepare(self, scenario_name: str) -> Iterator[tuple[ScenarioWorkload, BaseCloudEvent]]:
-        """Prepare a scenario; afterwards stop all faults and delete the scenario's objects."""
+        """Prepare a scenario and yield it; then stop all faults and delete the scenario's objects."""
         self.admin.run(get_or_none(self.admin.api.request("DELETE", install_lease.LEASE_PATH)))
         cache = installs.InstallLeaseCache()
         with (
             pytest.MonkeyPatch.context() as patched,
-            closing_workload(ScenarioWorkload(self.local, self.admin, self.functions)) as workload,
+            delete_objects_at_exit(ScenarioWorkload(self.local, self.admin, self.functions)) as workload,
         ):
             for module in (installs, label_cpu):
                 patched.setattr(module, "INSTALL_LEASE_CACHE", cache)
@@ -169,7 +169,7 @@ class FaultRunner:
         return StepResponse(response.status_code, response.headers.get("ce-type", ""), response.text, "\n".join(lines))
 
     def get_baseline(self, scenario_name: str) -> BaselineRun:
-        """Return the scenario's execution without faults."""
+        """Return the cached result of the scenario without faults."""
         if scenario_name not in self.baselines:
             with self.prepare(scenario_name) as (workload, event):
                 requests: list[str] = []
@@ -183,7 +183,7 @@ class LineHandler(logging.Handler):
     """Handler that collects the messages of a logger.
 
     Attributes:
-        lines: the messages so far.
+        lines: The messages that have been logged.
     """
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ class LineHandler(logging.Handler):
 
 @contextmanager
 def capture_log() -> Iterator[list[str]]:
-    """Yield the list of messages that are logged while the block runs."""
+    """Yield the list of messages that are logged during the `with` block."""
     handler = LineHandler()
     logging.getLogger().addHandler(handler)
     try:
@@ -207,8 +207,8 @@ def capture_log() -> Iterator[list[str]]:
 
 
 @contextmanager
-def closing_workload(workload: ScenarioWorkload) -> Iterator[ScenarioWorkload]:
-    """Yield the workload, and delete its objects afterwards."""
+def delete_objects_at_exit(workload: ScenarioWorkload) -> Iterator[ScenarioWorkload]:
+    """Yield the workload, and delete its objects at the end of the `with` block."""
     try:
         yield workload
     finally:
@@ -217,12 +217,12 @@ def closing_workload(workload: ScenarioWorkload) -> Iterator[ScenarioWorkload]:
 
 @pytest.fixture(scope="module")
 def fault_runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultRunner]:
-    """Yield the cluster and all functions twice: with and without the fault proxy."""
+    """Yield a runner with a cluster, a fault proxy, and all functions with and without the proxy."""
     with pytest.MonkeyPatch.context() as patched:
         for variable in ("FUNCTION", "K_SINK"):
             patched.delenv(variable, raising=False)
         patched.setattr(handler, "API_DEADLINE_SECONDS", DEADLINE_SECONDS)
-        for constant in ("MIN_BACKOFF", "MAX_BACKOFF", "CLAIM_DURATION"):  # Retry a migration without a delay.
+        for constant in ("MIN_BACKOFF", "MAX_BACKOFF", "CLAIM_DURATION"):  # Retry a failed migration without a delay.
             patched.setattr(migration_claims, constant, timedelta(0))
         with (
             run_idle_cluster(tmp_path_factory.mktemp("sweep")) as local,
@@ -240,13 +240,13 @@ VOLATILE_PATTERNS = (
     (re.compile(r"[A-Za-z0-9+/=]{100,}"), "BASE64"),
     (re.compile(r"\b(tick|hint)-\d+"), "EVENT"),
 )
-"""Values that differ between two executions with the same result."""
+"""Pattern of values that differ between two executions with the same result."""
 GENERATED_NAME = re.compile(r"\b(node|maintenance|work)-\d+")
-"""Generated names; they are compared by the order in which they appear."""
+"""Pattern of generated names, which are compared by the order in which they appear."""
 
 
 def read_end_state(workload: ScenarioWorkload) -> Object:
-    """Return the compared objects by path, without values that differ between two executions with the same result."""
+    """Return the compared objects by path, without values that differ between executions with the same result."""
     api = workload.client.api
     states = workload.client.gather_all(*(get_or_none(api.get(path)) for path in workload.compared_paths))
     objects = {
@@ -262,7 +262,7 @@ def read_end_state(workload: ScenarioWorkload) -> Object:
 
 
 def _select_compared_fields(path: str, kubernetes_object: Object | None) -> object:
-    """Return the part of an object that the step determines; None if it is absent or is a terminating pod."""
+    """Return the part of an object that the step determines, or None for a missing object or a terminating pod."""
     if kubernetes_object is None or ("/pods/" in path and kubernetes_object["metadata"].get("deletionTimestamp")):
         return None
     if "items" in kubernetes_object:
@@ -275,14 +275,14 @@ def _select_compared_fields(path: str, kubernetes_object: Object | None) -> obje
     compared: dict[str, Any] = {key: metadata.get(key) for key in ("name", "labels", "annotations", "finalizers")}
     compared["deleting"] = "deletionTimestamp" in metadata
     if path == LEASE_PATH:
-        return compared["name"]  # The other fields do not matter, because the Lease expires.
+        return compared["name"]  # The Lease's other fields do not matter, because the Lease expires.
     if "/nodes/" in path:
         taints = [
             taint for taint in kubernetes_object["spec"].get("taints", []) if "node.kubernetes.io/" not in taint["key"]
         ]
         return {**compared, "taints": taints, "unschedulable": kubernetes_object["spec"].get("unschedulable", False)}
     if any(f"/{kind}" in path for kind in ("pods", "jobs", "poddisruptionbudgets")):
-        return compared  # Kubernetes' controllers write the other fields.
+        return compared  # Kubernetes' controllers write the object's other fields.
     if any(f"/{kind}" in path for kind in ("secrets", "configmaps")):
         return {**compared, "data": sorted(kubernetes_object.get("data") or {})}
     return {
@@ -292,7 +292,7 @@ def _select_compared_fields(path: str, kubernetes_object: Object | None) -> obje
 
 
 def build_fault_rule(fault: Fault, failing_request: str, failed_requests: list[str]) -> Callable[[str], Fault | None]:
-    """Return the rule that makes one request fail, such as "get nodes 2", and adds the request to `failed_requests`.
+    """Return a fault rule that makes one request, such as "get nodes 2", fail and adds it to `failed_requests`.
 
     The API client retries a read after a connection reset, so the fault `CONNECTION_RESET` also resets the retries.
     """
@@ -311,11 +311,11 @@ def build_fault_rule(fault: Fault, failing_request: str, failed_requests: list[s
 @proves("X-6a")
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario_name", SCENARIOS)
-def test_step_tolerates_failure_of_each_request(fault_runner: FaultRunner, scenario_name: str) -> None:
-    """Check that a step tolerates the failure of each of its requests.
+def test_step_tolerates_failure_of_each_api_request(fault_runner: FaultRunner, scenario_name: str) -> None:
+    """Check that a step tolerates the failure of each of its API requests.
 
-    The step answers 503, reports the failure, or works without the request. The next delivery reaches the normal end
-    state.
+    The step answers 503, reports the failure, or works without the response. The next delivery leads to the same end
+    state as without faults.
     """
     baseline = fault_runner.get_baseline(scenario_name)
     assert baseline.requests
@@ -333,10 +333,10 @@ def test_step_tolerates_failure_of_each_request(fault_runner: FaultRunner, scena
 @proves("X-6a")
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario_name", NO_RESPONSE_SCENARIOS)
-def test_step_answers_503_if_first_request_gets_no_response(
+def test_step_answers_503_if_first_api_request_gets_no_response(
     fault_runner: FaultRunner, scenario_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that a step answers 503 if its first request gets no response, and that the next delivery succeeds."""
+    """Check that a step answers 503 if its first API request gets no response, and that the next delivery succeeds."""
     baseline = fault_runner.get_baseline(scenario_name)
     request = baseline.requests[0]
     with fault_runner.prepare(scenario_name) as (workload, event):
@@ -353,7 +353,7 @@ def test_step_answers_503_if_first_request_gets_no_response(
 
 
 def test_scenarios_cover_all_steps() -> None:
-    """Check that the scenarios cover every step outside `maintenance`, except `record`, which sends no requests."""
+    """Check that the scenarios cover all steps of other components than `maintenance`, except `record`."""
     assert {name.partition(",")[0] for name in SCENARIOS} == FUNCTIONS.keys() - {"record"} - list_steps("maintenance")
     assert read_documented_rights("record") == set()
 
@@ -364,7 +364,7 @@ def get_next_delivery(event: BaseCloudEvent) -> BaseCloudEvent:
 
 
 def find_response_problems(fault_runner: FaultRunner, scenario_name: str, request: str) -> Iterator[str]:
-    """Make this request of a scenario fail with each kind of fault, and yield the problems with the step's responses.
+    """Make this API request of a scenario fail with each kind of fault, and yield the problems with the responses.
 
     Each delivery gets the next fault until the step has reached its end state; the last delivery has no fault. If a
     fault causes a problem after earlier faults, the fault is repeated in a newly prepared scenario.
@@ -381,16 +381,18 @@ def find_response_problems(fault_runner: FaultRunner, scenario_name: str, reques
                 responses.append(fault_runner.deliver(scenario_name, event))
                 fault_runner.faults.stop_faults()
                 state = read_end_state(workload)
-                if not failed_requests:  # The step did not send the request, because earlier deliveries did its work.
+                if (
+                    not failed_requests
+                ):  # The step did not send the request, because an earlier delivery has made the change.
                     break
                 problem = find_response_problem(scenario_name, request, kind, baseline, responses[-1], state)
-                if problem and failed:  # An earlier fault may have caused the problem: prepare the scenario again.
+                if problem and failed:  # An earlier fault may have caused the problem, so prepare the scenario again.
                     break
                 failed.append(remaining_faults.pop(0))
                 if problem:
                     yield f"{request}, {kind}: {problem}: {responses[-1]}"
             responses.append(fault_runner.deliver(scenario_name, get_next_delivery(event)))
-            if (scenario_name, strip_number(request)) == RESYNC_REQUEST:
+            if (scenario_name, strip_number(request)) == FINALIZER_REQUEST:
                 restore_event = workload.functions.invoke("resync-runs", build_tick())
                 assert restore_event is not None, "resync-runs does not end a finished run that has a finalizer"
                 responses.append(fault_runner.deliver(scenario_name, restore_event))
@@ -411,7 +413,7 @@ def find_response_problems(fault_runner: FaultRunner, scenario_name: str, reques
 
 
 def is_same_end_state(scenario_name: str, actual: Object, expected: Object) -> bool:
-    """Return whether the end states are equal except for a condition that the next step overwrites."""
+    """Return whether the two end states are equal except for a condition that the next step overwrites."""
     overwritten_condition = OVERWRITTEN_CONDITIONS.get(scenario_name)
 
     def normalize_state(state: Object) -> str:
@@ -419,7 +421,8 @@ def is_same_end_state(scenario_name: str, actual: Object, expected: Object) -> b
         for kubernetes_object in filter(None, objects.values()):
             status = kubernetes_object.get("status", {}) if isinstance(kubernetes_object, dict) else {}
             if scenario_name.startswith("restore-pools"):
-                status.get("record", {}).pop("restored", None)  # A partly refused attempt keeps its progress there.
+                # An attempt of which some requests were rejected records its progress there.
+                status.get("record", {}).pop("restored", None)
             conditions = status.get("conditions", [])
             status["conditions"] = sorted(
                 (condition for condition in conditions if condition["type"] != overwritten_condition),
@@ -436,9 +439,9 @@ def strip_number(request: str) -> str:
 
 
 def needs_administrator(scenario_name: str, request: str, failed: list[str]) -> bool:
-    """Return whether an administrator must resume the run after one of the failures in `failed`."""
+    """Return whether an administrator must resume the run after one of the kinds of fault in `failed`."""
     step_and_request = scenario_name.partition(",")[0], strip_number(request)
-    return step_and_request == ADMINISTRATOR_REQUEST and bool({*failed} & {*REFUSALS})
+    return step_and_request == HALTING_REQUEST and bool({*failed} & {*UNRETRYABLE_FAULTS})
 
 
 def is_reply_lost(scenario_name: str, request: str) -> bool:
@@ -447,7 +450,7 @@ def is_reply_lost(scenario_name: str, request: str) -> bool:
 
 
 def describe_difference(expected: Object, actual: Object) -> str:
-    """Return a description of the objects that differ."""
+    """Return a description of the objects that differ between the two end states."""
     return "; ".join(
         f"{expected_item} is not {actual_item}"
         for expected_item, actual_item in zip(expected.values(), actual.values(), strict=True)
@@ -466,13 +469,17 @@ def find_response_problem(
     is_done = response.type == baseline.response.type and state == baseline.state
     if response.status == 503 or is_done:
         return ""
-    if kind in REFUSALS and any(build_fault_message(kind) in text for text in (response.body, json.dumps(state))):
+    if kind in UNRETRYABLE_FAULTS and any(
+        build_fault_message(kind) in text for text in (response.body, json.dumps(state))
+    ):
         return ""
     step = scenario_name.partition(",")[0]
-    if kind in REFUSALS and step == "run-job" and response.type == events.RUN_HALTED:
+    if kind in UNRETRYABLE_FAULTS and step == "run-job" and response.type == events.RUN_HALTED:
         return ""
     sent_request = strip_number(request)
     is_logged = (
-        kind in REFUSALS and sent_request in LOGGED_REFUSALS.get(step, ()) and build_fault_message(kind) in response.log
+        kind in UNRETRYABLE_FAULTS
+        and sent_request in REQUESTS_WITH_LOGGED_REJECTION.get(step, ())
+        and build_fault_message(kind) in response.log
     )
     return "" if is_logged or sent_request in OPTIONAL_REQUESTS.get(step, ()) else "failure neither reported nor logged"

@@ -1,4 +1,4 @@
-"""Property tests: no request makes a function crash or expose a traceback."""
+"""Property tests that no HTTP request makes a function crash or expose a traceback."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_EXAMPLES = 60
 
 @pytest.fixture(scope="module")
 def maintenance_and_node(idle_cluster: LocalCluster, functions: Functions) -> Iterator[tuple[ObjectReference, str]]:
-    """Yield a maintenance in progress, which many generated requests name, and its node, on which a pod remains."""
+    """Yield a maintenance in progress, which many generated requests name, and its node, which has a pod."""
     admin = SyncClient(str(idle_cluster.kubeconfig))
     workload = Workload(idle_cluster, admin)
     node = workload.take_node()
@@ -43,7 +43,7 @@ def maintenance_and_node(idle_cluster: LocalCluster, functions: Functions) -> It
 def test_hostile_request_does_not_cause_5xx(
     functions: Functions, maintenance_and_node: tuple[ObjectReference, str], function_name: str
 ) -> None:
-    """X-6: a function accepts a request or rejects the request with a one-line error, and never answers 5xx."""
+    """X-6: a function accepts a request or rejects it with a one-line error, but never answers 5xx."""
     event_types = FUNCTIONS[function_name].consumes or (*KNOWN_TYPES, ATTEMPTS_MADE)
 
     @settings(max_examples=MAX_EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), database=None)

@@ -1,4 +1,4 @@
-"""Tests with two installs: while another install holds the install Lease, functions ignore all events (DRN-15)."""
+"""Tests that functions ignore all events while another install holds the install Lease (DRN-15)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def create_install_lease(admin_client: SyncClient, account: ServiceAccount) -> N
 
 
 def build_events_by_function(workload: Workload, maintenance: Object, node: str) -> dict[str, CloudEvent]:
-    """Return, by function name, the events to which the functions of an active install respond with a write."""
+    """Return, by function name, an event to which the function of an active install responds with a write."""
     cordoned_node = workload.read_node(node)
     uncordoned_node = {**cordoned_node, "spec": {**cordoned_node["spec"], "unschedulable": False, "taints": []}}
     return {
@@ -115,7 +115,7 @@ def test_passive_install_writes_no_resources(
 
 @proves("DRN-15")
 def test_first_tick_acquires_install_lease(functions: Functions, admin_client: SyncClient) -> None:
-    """Check that `resync` acquires the install Lease at its first tick, and does not write it at the next tick."""
+    """Check that `resync` acquires the install Lease at the first tick, and writes nothing to it at the next tick."""
     functions.invoke("resync", build_tick())
     lease = admin_client.get(install_lease.LEASE_PATH)
 

@@ -25,7 +25,7 @@ ATTEMPT = {"source": "/", "event": "1", "function": "x", "at": "2026-01-01T00:00
 
 
 def test_each_event_is_stored_once(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """X-2, X-1: `record` stores each event of any type once, and writes nothing to the cluster."""
+    """X-2, X-1: `record` stores each event of any type once, and sends no write requests to the API server."""
     maintenance = workload.create_maintenance("nowhere")
     events = [build_added_event(maintenance), build_tick()]
 
@@ -51,7 +51,7 @@ def test_dead_letter_is_stored_as_separate_entry(functions: Functions) -> None:
     assert second.dead_letter == DeadLetter("http://cordon/", 400, "")
 
 
-def test_arrival_time_is_time_of_request(functions: Functions) -> None:
+def test_arrival_time_of_event_is_time_of_request(functions: Functions) -> None:
     """Check that an event's arrival time is the time of the request, even if `record` waits for the journal's lock."""
     event = build_tick()
     with ThreadPoolExecutor(1) as pool:
@@ -69,8 +69,8 @@ def test_arrival_time_is_time_of_request(functions: Functions) -> None:
     ("content_type", "body"),
     [("application/json", b"{poison"), ("text/plain", b"poison"), ("application/octet-stream", b"\xff\x00")],
 )
-def test_unreadable_data_is_stored_unchanged(functions: Functions, content_type: str, body: bytes) -> None:
-    """X-6: `record` stores data that is not JSON, and the event can be sent again with the same body."""
+def test_event_data_that_is_not_json_is_stored_unchanged(functions: Functions, content_type: str, body: bytes) -> None:
+    """X-6: `record` stores event data that is not JSON, and the event can be sent again with the same body."""
     key = f"poison-{content_type}"
     headers = {"ce-specversion": "1.0", "ce-id": key, "ce-source": "/x", "ce-type": "x", "content-type": content_type}
 
@@ -83,7 +83,7 @@ def test_unreadable_data_is_stored_unchanged(functions: Functions, content_type:
 
 @pytest.mark.parametrize("attribute", ["id", "source", "knativeerrordest"])
 def test_record_answers_400_to_oversized_attribute(functions: Functions, attribute: str) -> None:
-    """X-6: `record` answers 400 to an attribute that is too long for a PostgreSQL index."""
+    """X-6: `record` answers 400 to an event attribute that is too long for a PostgreSQL index."""
     event = CloudEvent({**build_tick().get_attributes(), attribute: "x" * 600}, {})
 
     response = functions.post("record", event)
@@ -102,9 +102,9 @@ def test_journal_is_persistent(functions: Functions) -> None:
 
 
 def test_attempts_are_stored_with_event(functions: Functions) -> None:
-    """X-6: from an `attempts.made` event, `record` stores each attempt with the event that the attempt processed.
+    """X-6: for an `attempts.made` event, `record` stores each attempt with the event that the attempt processed.
 
-    `record` does not store the `attempts.made` event.
+    `record` does not store the `attempts.made` event itself.
     """
     event = build_tick()
     attempt = Attempt(event.get_source(), event.get_id(), "resync", datetime.now(timezone.utc), 0.25, 204)
@@ -158,8 +158,8 @@ def test_record_answers_400_to_malformed_attempts(functions: Functions, data: di
     assert message in response.text
 
 
-def test_dry_run_is_not_stored(functions: Functions) -> None:
-    """X-2: `record` does not store an event of a dry run."""
+def test_dry_run_event_is_not_stored(functions: Functions) -> None:
+    """X-2: `record` does not store a replayed event with `dryrun`."""
     event = build_tick()
     dry_run_event = CloudEvent({**event.get_attributes(), "dryrun": "All", "replay": "1"}, event.get_data())
 

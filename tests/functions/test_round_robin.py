@@ -1,4 +1,4 @@
-"""Tests for `RoundRobin`: every item gets a turn, even if items are added and removed."""
+"""Tests for `RoundRobin`, which selects every item even if items are added and removed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def build_objects(*uids: str) -> list[Object]:
 
 
 @given(st.sets(st.text("abcdef", min_size=1, max_size=4), min_size=1, max_size=30), st.integers(1, 7), st.text("af"))
-def test_round_takes_each_item_once(uids: set[str], count: int, start: str) -> None:
+def test_take_returns_each_item_before_it_repeats_one(uids: set[str], count: int, start: str) -> None:
     round_robin, taken = RoundRobin(last_uid=start), []
     for _ in range(-(-len(uids) // count)):
         taken += [item["metadata"]["uid"] for item in round_robin.take(build_objects(*uids), min(count, len(uids)))]
@@ -22,7 +22,7 @@ def test_round_takes_each_item_once(uids: set[str], count: int, start: str) -> N
     assert set(taken[: len(uids)]) == uids
 
 
-def test_take_continues_after_removed_item() -> None:
+def test_take_continues_after_uid_of_removed_item() -> None:
     round_robin = RoundRobin(last_uid="a")
     first = round_robin.take(build_objects("b", "c", "d", "e"), 2)
     second = round_robin.take(build_objects("b", "bb", "d", "e"), 2)
@@ -32,7 +32,7 @@ def test_take_continues_after_removed_item() -> None:
 
 
 @given(st.sets(st.text("abcdef", min_size=1, max_size=4), min_size=1, max_size=30), st.text("af"))
-def test_rotate_puts_each_item_first_once(uids: set[str], start: str) -> None:
+def test_rotate_puts_each_item_first_in_one_of_its_results(uids: set[str], start: str) -> None:
     round_robin = RoundRobin(last_uid=start)
     orders = [round_robin.rotate(uids, str) for _ in uids]
 

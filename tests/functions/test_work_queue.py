@@ -1,4 +1,4 @@
-"""Tests for the pass queue: it runs one pass per node at a time, coalesces hints and loses no hint (design rule 8)."""
+"""Tests for the work queue, which runs one pass per node at a time and coalesces hints (design rule 8)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.functions.event_builders import build_node_updated_event, build_tick
 
 TIMEOUT_SECONDS = 30.0
 NO_CLIENT = cast("SyncClient", None)
-"""Placeholder client; the steps in these tests send no API requests."""
+"""Placeholder for the API client; the steps in these tests send no API requests."""
 FIRST_MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "first", "uid-1")
 OTHER_MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "other", "uid-2")
 
@@ -54,7 +54,7 @@ def build_runner(step: Step, policy: HintPolicy | None = None) -> FunctionRunner
 
 
 class ControlledStep:
-    """A step whose passes each wait until the test sets their outcome."""
+    """A step, each of whose passes waits until the test sets the pass's outcome."""
 
     def __init__(self, policy: HintPolicy | None = None) -> None:
         self.runner = build_runner(self._step, policy)
@@ -74,7 +74,7 @@ class ControlledStep:
         return self._threads.submit(self.runner.invoke, event, NO_CLIENT)
 
     def post_and_wait_for_pass(self, event: BaseCloudEvent) -> Future[Replies]:
-        """Post an event, and return the future of its response as soon as its pass has begun."""
+        """Post an event, wait until its pass has begun, and return the future of its response."""
         answer = self.post(event)
         self.wait_for_pass()
         return answer
@@ -86,22 +86,22 @@ class ControlledStep:
 
         return self._threads.submit(invoke_with_deadline)
 
-    def post_waiting(self, event: BaseCloudEvent) -> Future[Replies]:
-        """Post an event during a pass, and return the future of its response as soon as the event waits for its key."""
+    def post_and_wait_until_queued(self, event: BaseCloudEvent) -> Future[Replies]:
+        """Post an event during a pass, wait until the event is queued, and return the future of its response."""
         answer = self.post_with_deadline(event, TIMEOUT_SECONDS)
         queue = self.runner._work_queue
         assert queue is not None
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while not any(event in hints for hints in list(queue._waiting.values())):
-            assert time.monotonic() < deadline, "the event does not wait"
+            assert time.monotonic() < deadline, "the event is not in the queue"
             time.sleep(0.001)
         return answer
 
     def wait_for_pass(self) -> None:
         assert self._began.acquire(timeout=TIMEOUT_SECONDS)
 
-    def release_wait(self, _reply: Future[Replies]) -> None:
-        """Release a waiting `wait_for_pass` when a response arrives without a pass."""
+    def release_wait_for_pass(self, _reply: Future[Replies]) -> None:
+        """Make `wait_for_pass` return when a response arrives without a pass."""
         self._began.release()
 
     def finish_pass(self, outcome: Callable[[BaseCloudEvent], Replies], number: int = -1) -> None:
@@ -128,7 +128,7 @@ def list_evicted_uids(reply: BaseCloudEvent) -> list[str]:
 def test_only_functions_that_consume_hints_coalesce() -> None:
     """Check that a function coalesces its events only if they are hints.
 
-    The events that `status`, `record` and `restore` consume carry facts. `begin`, `cordon` and `taint` perform one
+    `status`, `record` and `restore` consume events whose data they need. `begin`, `cordon` and `taint` perform one
     action per event.
     """
     coalescing = {name for name, function in FUNCTIONS.items() if function.coalescing}
@@ -136,18 +136,18 @@ def test_only_functions_that_consume_hints_coalesce() -> None:
     assert coalescing == {"evict", "guard", "resync", "renew-certificates", *opt_in_functions}
 
 
-def test_hints_during_pass_cause_one_further_pass(controlled_step: ControlledStep) -> None:
-    """Check that the last hint during a pass waits and starts the next pass, which also handles all earlier hints.
+def test_hints_during_pass_cause_one_additional_pass(controlled_step: ControlledStep) -> None:
+    """Check that the last hint that arrives during a pass starts the next pass, which also handles all earlier hints.
 
-    The earlier hints are acknowledged. The event of that pass is the last hint, and contains the newest version of each
-    kind of object in the hints.
+    The earlier hints are acknowledged. The event of the next pass is the last hint, with the newest resourceVersion
+    that the hints contain for each kind of object.
     """
     first = controlled_step.post_and_wait_for_pass(build_hint())
     replaced = [
-        controlled_step.post_waiting(build_hint(1, podsVersion="9", budgetsVersion="30")),
-        controlled_step.post_waiting(build_hint(2, podsVersion="12", budgetsVersion="8")),
+        controlled_step.post_and_wait_until_queued(build_hint(1, podsVersion="9", budgetsVersion="30")),
+        controlled_step.post_and_wait_until_queued(build_hint(2, podsVersion="12", budgetsVersion="8")),
     ]
-    last = controlled_step.post_waiting(build_hint(3))
+    last = controlled_step.post_and_wait_until_queued(build_hint(3))
     assert [reply.result(TIMEOUT_SECONDS) for reply in replaced] == [[], []]
 
     controlled_step.finish_pass(lambda event: build_evicted_reply(event, "a", "b"))
@@ -163,11 +163,11 @@ def test_hints_during_pass_cause_one_further_pass(controlled_step: ControlledSte
     assert len(controlled_step.events_seen) == 2
 
 
-def test_waiting_node_tainted_is_not_replaced(controlled_step: ControlledStep) -> None:
-    """Check that `node.tainted` keeps waiting, also for later hints: only it makes `evict` report a drifted node."""
+def test_queued_node_tainted_event_is_not_replaced(controlled_step: ControlledStep) -> None:
+    """Check that later hints do not replace a queued `node.tainted`; only that makes `evict` report a drifted node."""
     tainted = events.build_event(events.NODE_TAINTED, "taint", FIRST_MAINTENANCE, "node-1")
     first = controlled_step.post_and_wait_for_pass(build_hint())
-    waiting = controlled_step.post_waiting(tainted)
+    waiting = controlled_step.post_and_wait_until_queued(tainted)
 
     assert controlled_step.post(build_pods_gone_event(1, "12")).result(TIMEOUT_SECONDS) == []
     controlled_step.finish_pass(build_evicted_reply)
@@ -180,14 +180,14 @@ def test_waiting_node_tainted_is_not_replaced(controlled_step: ControlledStep) -
     assert (second_event.get_type(), require_data(second_event)["podsVersion"]) == (events.NODE_TAINTED, "12")
 
 
-def test_older_node_does_not_replace_newer_one() -> None:
-    """Check that a hint with an older Node is acknowledged without replacing the waiting hint with the newer Node.
+def test_hint_with_older_node_does_not_replace_hint_with_newer_node() -> None:
+    """Check that a hint with an older Node does not replace a queued hint with a newer Node.
 
-    Hints arrive out of order, and an older hint may contain the node's state before it was uncordoned.
+    Hints may arrive out of order, and an older hint may contain the node's state before it was uncordoned.
     """
     step = ControlledStep(FUNCTIONS["guard"].coalescing)
     first = step.post_and_wait_for_pass(build_node_hint(1))
-    waiting = step.post_waiting(build_node_hint(11))
+    waiting = step.post_and_wait_until_queued(build_node_hint(11))
 
     assert step.post(build_node_hint(9)).result(TIMEOUT_SECONDS) == []
     step.finish_pass(lambda _event: [])
@@ -199,13 +199,13 @@ def test_older_node_does_not_replace_newer_one() -> None:
     assert require_data(step.events_seen[1])["metadata"]["resourceVersion"] == "11"
 
 
-def test_hints_without_object_do_not_stop_the_queue() -> None:
-    """X-1: hints without an object in their data, as any client may post them, do not stop later passes."""
+def test_hints_without_object_do_not_stop_later_passes() -> None:
+    """X-1: hints whose data contains no object, which any client may post, do not stop later passes."""
     step = ControlledStep(FUNCTIONS["resync"].coalescing)
     attributes = build_tick().get_attributes()
     malformed = [CloudEvent({**attributes, "id": f"malformed-{number}"}, "text") for number in range(3)]
     first = step.post_and_wait_for_pass(build_tick())
-    replies = [step.post_waiting(event) for event in malformed]
+    replies = [step.post_and_wait_until_queued(event) for event in malformed]
 
     step.finish_pass(lambda _event: [])
     step.wait_for_pass()
@@ -215,8 +215,8 @@ def test_hints_without_object_do_not_stop_the_queue() -> None:
     assert causes_pass(step, build_tick())
 
 
-def test_hint_that_arrives_after_its_deadline_does_not_stop_the_queue(controlled_step: ControlledStep) -> None:
-    """X-6: a hint without any time left is rejected, and later hints for the same key cause passes."""
+def test_hint_that_arrives_after_its_deadline_does_not_stop_later_passes(controlled_step: ControlledStep) -> None:
+    """X-6: a hint whose deadline has passed is rejected, and later hints for the same key cause passes."""
     first = controlled_step.post_and_wait_for_pass(build_hint())
     with pytest.raises(Busy, match="no time is left"):
         controlled_step.post_with_deadline(build_hint(1), 0.0).result(TIMEOUT_SECONDS)
@@ -227,9 +227,9 @@ def test_hint_that_arrives_after_its_deadline_does_not_stop_the_queue(controlled
 
 
 def test_hint_about_state_read_by_pass_in_progress_causes_no_pass(controlled_step: ControlledStep) -> None:
-    """Design rule 8: a hint that waits for a pass is acknowledged if that pass has read the state that it reports."""
+    """Design rule 8: a hint that arrives during a pass is acknowledged if the pass has read the reported state."""
     first = controlled_step.post_and_wait_for_pass(build_pods_gone_event(1, "12"))
-    waiting = controlled_step.post_waiting(build_pods_gone_event(2, "11"))
+    waiting = controlled_step.post_and_wait_until_queued(build_pods_gone_event(2, "11"))
 
     controlled_step.finish_pass(build_evicted_reply)
 
@@ -239,9 +239,9 @@ def test_hint_about_state_read_by_pass_in_progress_causes_no_pass(controlled_ste
 
 
 @pytest.mark.parametrize("error", [Retry("no answer"), Failed("forbidden")], ids=["retry", "failed"])
-def test_waiting_hint_causes_pass_after_failed_pass(controlled_step: ControlledStep, error: Exception) -> None:
+def test_queued_hint_causes_pass_after_failed_pass(controlled_step: ControlledStep, error: Exception) -> None:
     first = controlled_step.post_and_wait_for_pass(build_hint())
-    waiting = controlled_step.post_waiting(build_hint(1))
+    waiting = controlled_step.post_and_wait_until_queued(build_hint(1))
 
     controlled_step.finish_pass(build_failing_outcome(error))
     controlled_step.wait_for_pass()
@@ -252,7 +252,7 @@ def test_waiting_hint_causes_pass_after_failed_pass(controlled_step: ControlledS
 
 
 def test_hint_without_time_for_pass_is_rejected(controlled_step: ControlledStep) -> None:
-    """Design rule 3: a hint that waits for too long raises `Busy`, so that the broker redelivers it."""
+    """Design rule 3: a hint that is queued for too long raises `Busy`, so that the broker redelivers it."""
     first = controlled_step.post_and_wait_for_pass(build_hint())
     late = controlled_step.post_with_deadline(build_hint(1), work_queue.MIN_PASS_SECONDS * 1.1)
 
@@ -264,10 +264,10 @@ def test_hint_without_time_for_pass_is_rejected(controlled_step: ControlledStep)
     assert causes_pass(controlled_step, build_hint(1))
 
 
-def test_duplicate_of_waiting_event_is_rejected(controlled_step: ControlledStep) -> None:
-    """X-2: an event that is delivered again while it waits is not acknowledged before its pass."""
+def test_duplicate_of_queued_event_is_rejected(controlled_step: ControlledStep) -> None:
+    """X-2: an event that is delivered again while it is queued is not acknowledged before its pass."""
     first = controlled_step.post_and_wait_for_pass(build_hint())
-    waiting = controlled_step.post_waiting(build_hint(1))
+    waiting = controlled_step.post_and_wait_until_queued(build_hint(1))
 
     with pytest.raises(Busy, match="the pass of this event is still in progress"):
         controlled_step.post(build_hint(1)).result(TIMEOUT_SECONDS)
@@ -282,8 +282,8 @@ def test_duplicate_of_waiting_event_is_rejected(controlled_step: ControlledStep)
 def test_redelivery_during_pass_of_same_event_is_not_coalesced(controlled_step: ControlledStep) -> None:
     """Check that an event redelivered during its own pass raises `Retry`.
 
-    An empty response, which a coalesced event gets, would acknowledge the event although the reply of its pass may be
-    lost. After the end of the pass, the redelivered event causes another pass.
+    A coalesced event gets an empty response. That response would acknowledge the redelivered event, although the reply
+    of its pass may be lost. After the end of the pass, the redelivered event causes another pass.
     """
     event = build_hint()
     answer = controlled_step.post(event)
@@ -310,21 +310,20 @@ def causes_pass(
 ) -> bool:
     """Return whether the event causes a pass; `outcome` is the outcome of that pass."""
     before, answer = len(step.events_seen), step.post(event)
-    answer.add_done_callback(step.release_wait)
-    step.wait_for_pass()  # This wait also ends when a response arrives.
+    answer.add_done_callback(step.release_wait_for_pass)
+    step.wait_for_pass()  # This call also returns when a response arrives.
     if len(step.events_seen) == before:
         assert answer.result(TIMEOUT_SECONDS) == []
         return False
     step.finish_pass(outcome)
-    step.wait_for_pass()  # This wait ends when the response arrives.
+    step.wait_for_pass()  # This call returns when the response arrives.
     return True
 
 
 def test_hint_about_state_read_by_last_pass_causes_no_pass(controlled_step: ControlledStep) -> None:
     """Check that a hint about a state that the last pass has already read causes no pass.
 
-    A broker that keeps order delivers such hints after the pass. A newer hint, or a hint about another object, causes
-    a pass.
+    An ordered broker delivers such hints after the pass. A newer hint, or a hint about another object, causes a pass.
     """
     assert causes_pass(controlled_step, build_pods_gone_event(1, "12"))
 
@@ -345,10 +344,10 @@ def test_redelivered_event_causes_another_pass(controlled_step: ControlledStep) 
     assert causes_pass(controlled_step, build_pods_gone_event(1, "12"))
 
 
-def test_hint_with_unread_version_causes_pass(controlled_step: ControlledStep) -> None:
-    """Check that a hint with a version that the last pass did not read causes a pass.
+def test_hint_about_object_kind_that_last_pass_did_not_read_causes_pass(controlled_step: ControlledStep) -> None:
+    """Check that a hint causes a pass if the last pass did not read the kind of object in the hint.
 
-    The last pass of this test read no budgets. An event that requests another batch always causes a pass.
+    The last pass in this test read no PodDisruptionBudgets. An event that requests another batch always causes a pass.
     """
     assert causes_pass(controlled_step, build_pods_gone_event(1, "12"))
 
@@ -358,7 +357,7 @@ def test_hint_with_unread_version_causes_pass(controlled_step: ControlledStep) -
 
 
 def build_outcome_with_budgets(version: str) -> Callable[[BaseCloudEvent], Replies]:
-    """Return the outcome of a pass that has read the budgets at this version."""
+    """Return the outcome of a pass that has read the PDBs at this resourceVersion."""
     return lambda event: [
         events.merge_data(reply, {"budgetsVersion": version}) for reply in build_evicted_reply(event, "a")
     ]
@@ -371,7 +370,7 @@ def build_budget_opened_event(number: int, pods_version: str, budgets_version: s
 
 
 def test_budget_opened_about_state_read_by_last_pass_causes_no_pass(controlled_step: ControlledStep) -> None:
-    """Design rule 8: A `budget.opened` event causes no pass if the last pass has read the same pods and budgets.
+    """Design rule 8: A `budget.opened` event causes no pass if the last pass has read the same pods and PDBs.
 
     PodSource often emits `budget.opened` at the same time as `pods.gone`. A newer `budget.opened` causes a pass.
     """
@@ -384,9 +383,9 @@ def test_budget_opened_about_state_read_by_last_pass_causes_no_pass(controlled_s
 
 
 def test_repeated_budget_opened_causes_pass(controlled_step: ControlledStep) -> None:
-    """Design rule 8: A repeated `budget.opened` event, which contains no version of the pods, always causes a pass.
+    """Design rule 8: A repeated `budget.opened` event, which contains no resourceVersion of pods, always causes a pass.
 
-    PodSource repeats the event only if no pass has acted on it, whatever the last pass has read.
+    PodSource repeats the event only if no pass has acted on the first one.
     """
     assert causes_pass(controlled_step, build_pods_gone_event(1, "12"), build_outcome_with_budgets("30"))
 
@@ -394,12 +393,12 @@ def test_repeated_budget_opened_causes_pass(controlled_step: ControlledStep) -> 
 
 
 @pytest.mark.parametrize("outcome", [Retry("busy"), Failed("forbidden"), None], ids=["retry", "failed", "nothing"])
-def test_hint_causes_pass_after_failed_or_empty_pass(
+def test_hint_causes_pass_after_pass_that_failed_or_emitted_nothing(
     controlled_step: ControlledStep, outcome: Exception | None
 ) -> None:
-    """Check that a hint causes a pass if the last pass failed or had no replies, whatever that pass has read.
+    """Check that a hint always causes a pass if the last pass failed or emitted no reply.
 
-    A pass has no replies if the maintenance is not active.
+    A pass emits no reply if the maintenance is not active.
     """
     assert causes_pass(
         controlled_step, build_pods_gone_event(1, "12"), build_failing_outcome(outcome) if outcome else lambda _: []
@@ -408,14 +407,14 @@ def test_hint_causes_pass_after_failed_or_empty_pass(
 
 
 @pytest.fixture
-def single_remembered_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limit the number of remembered passes to one."""
+def cache_of_one_completed_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limit the work queue's cache of completed passes to one pass."""
     monkeypatch.setattr(work_queue, "MAX_REMEMBERED_KEYS", 1)
 
 
-@pytest.mark.usefixtures("single_remembered_pass")
-def test_remembered_passes_are_limited(controlled_step: ControlledStep) -> None:
-    """Check that the queue forgets the oldest pass beyond the limit, which only causes an additional pass."""
+@pytest.mark.usefixtures("cache_of_one_completed_pass")
+def test_cache_of_completed_passes_is_limited(controlled_step: ControlledStep) -> None:
+    """Check that the queue drops the oldest completed pass beyond the limit, which only causes an additional pass."""
     assert causes_pass(controlled_step, build_pods_gone_event(1, "12"))
     assert causes_pass(
         controlled_step,
@@ -428,9 +427,9 @@ def test_remembered_passes_are_limited(controlled_step: ControlledStep) -> None:
 
 
 def test_passes_for_one_node_run_one_after_another(controlled_step: ControlledStep) -> None:
-    """Check that a hint about another maintenance of the same node is not coalesced, but waits for the current pass."""
+    """Check that a hint about another maintenance of the node is not coalesced, but waits for the current pass."""
     first = controlled_step.post_and_wait_for_pass(build_hint())
-    other = controlled_step.post_waiting(build_hint(maintenance=OTHER_MAINTENANCE))
+    other = controlled_step.post_and_wait_until_queued(build_hint(maintenance=OTHER_MAINTENANCE))
 
     controlled_step.finish_pass(build_evicted_reply)
     controlled_step.wait_for_pass()

@@ -1,4 +1,4 @@
-"""Fixture: the administrator's API client for the local cluster."""
+"""Fixture for the administrator's API client for the local cluster."""
 
 from __future__ import annotations
 

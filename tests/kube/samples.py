@@ -1,4 +1,4 @@
-"""Sample pods, budgets, nodes and NodeMaintenances as plain dicts, and the hypothesis strategies that generate them."""
+"""Sample pods, PDBs, nodes and NodeMaintenances as plain dicts, and Hypothesis strategies that generate them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make_pod(
     labels: dict[str, str] | None = None,
     **metadata: Any,
 ) -> Object:
-    """Return a pod; `owner` is the kind of its controller, "" for none."""
+    """Return a pod; `owner` is the kind of the pod's controller, or "" for a bare pod."""
     owners = [{"kind": owner, "name": owner.lower(), "controller": True, "uid": f"{owner}-uid"}] if owner else []
     return {
         "metadata": {
@@ -59,7 +59,7 @@ def make_budget(
     observed: int = 1,
     namespace: str = "ns",
 ) -> Object:
-    """Return a PodDisruptionBudget of generation 1, by default for the pods with app=db."""
+    """Return a PodDisruptionBudget of generation 1, which by default selects the pods with the label app=db."""
     spec: Object = {"selector": {"matchLabels": {"app": "db"}} if selector is None else selector}
     if policy:
         spec["unhealthyPodEvictionPolicy"] = policy
@@ -74,7 +74,7 @@ def make_budget(
 def make_node(*taints: tuple[str, str, str], cordoned: bool = False, maintenance_uid: str = "") -> Object:
     """Return a node with the taints (key, value, effect).
 
-    Its labels name the NodeMaintenance with the uid `maintenance_uid`; with "" it has no labels.
+    The node's labels name the NodeMaintenance with the uid `maintenance_uid`. If that is "", the node has no labels.
     """
     spec: Object = {"unschedulable": True} if cordoned else {}
     if taints:
@@ -93,7 +93,7 @@ NODE_IN_MAINTENANCE = make_node(*DRAIN_TAINTS, cordoned=True, maintenance_uid="n
 def make_maintenance(
     status: Object | None = None, *, counts: str = '{"totalpods": 9, "evictionPods": 5, "uid": "nm-uid"}'
 ) -> Object:
-    """Return a NodeMaintenance that has begun with these annotated pod counts; if `counts` is "", it has not begun."""
+    """Return a NodeMaintenance with these annotated pod counts; with the counts "", it has not begun."""
     metadata: Object = {"name": "nm", "uid": "nm-uid", "resourceVersion": "7", "generation": 1}
     if counts:
         owner = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-uid"}

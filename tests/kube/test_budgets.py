@@ -1,4 +1,4 @@
-"""Tests for the rules of disruption budgets, on plain dicts."""
+"""Tests for evaluating PodDisruptionBudgets, on plain dicts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def get_names(pods: Iterable[Pod]) -> list[str]:
     ],
 )
 def test_unready_pods_use_no_allowed_disruption(policy: str, healthy: int, needed: int, is_admitted: bool) -> None:
-    """NMO-6: the `unhealthyPodEvictionPolicy` decides whether an exhausted budget admits unready pods (KEP-3017)."""
+    """NMO-6, KEP-3017: the `unhealthyPodEvictionPolicy` of a PDB decides whether unready pods may always be evicted."""
     exhausted_budget = make_budget(policy=policy, healthy=healthy, needed=needed)
 
     admitted, waiting = split_admitted_pods(
@@ -57,8 +57,8 @@ def test_unready_pods_use_no_allowed_disruption(policy: str, healthy: int, neede
     )
 
 
-def test_budget_without_a_status_admits_no_pod() -> None:
-    """NMO-6: a budget that was created just now has no status and admits no pod."""
+def test_pdb_without_status_allows_no_eviction() -> None:
+    """NMO-6: a PDB that has just been created has no status and allows no eviction."""
     new_budget = make_budget()
     del new_budget["status"]
 
@@ -66,8 +66,8 @@ def test_budget_without_a_status_admits_no_pod() -> None:
     assert build_blocked_by_budget(new_budget, make_db_pod("a")).healthy is None
 
 
-def test_an_empty_selector_covers_the_namespace() -> None:
-    """NMO-6: in policy/v1, an empty selector covers every pod of the namespace, and a missing one covers none."""
+def test_empty_selector_of_pdb_selects_whole_namespace() -> None:
+    """NMO-6: a PDB with an empty selector selects every pod of its namespace, and one without a selector no pod."""
     with_empty_selector, without_selector = make_budget(selector={}), make_budget()
     del without_selector["spec"]["selector"]
 
@@ -76,8 +76,8 @@ def test_an_empty_selector_covers_the_namespace() -> None:
     assert not covers(without_selector, make_db_pod("a"))
 
 
-def test_event_data_omits_unknown_counts() -> None:
-    """OSV-13: event data contains counts only if they are known."""
+def test_event_data_omits_unknown_counts_of_pdb() -> None:
+    """OSV-13: event data contains a PDB's counts only if they are known."""
     identity = {"namespace": "ns", "name": "a", "uid": "u"}
 
     counts = {"healthy": 0, "needed": 1}
@@ -100,8 +100,8 @@ def test_event_data_omits_unknown_counts() -> None:
     ],
     ids=["no pods", "two namespaces", "many"],
 )
-def test_budget_paths_depend_on_the_number_of_namespaces(namespaces: str, paths: list[str]) -> None:
-    """Check that budgets in up to three namespaces are listed per namespace, and otherwise all budgets in one list."""
+def test_pdb_list_paths_depend_on_number_of_namespaces(namespaces: str, paths: list[str]) -> None:
+    """Check that PDBs in up to three namespaces are listed by namespace, and PDBs in more namespaces in one list."""
     assert build_budget_paths([make_pod(namespace=namespace) for namespace in namespaces]) == paths
 
 
@@ -119,8 +119,8 @@ UNCOUNTED_BUDGET = {**BUDGET_WITHOUT_STATUS, "metadata": {**BUDGET_WITHOUT_STATU
     ],
     ids=["not counted", "without a status", "one evicted", "no healthy pod"],
 )
-def test_blocked_pod_names_its_budget_and_counts(blocking_budget: Object, message: str, counts: Object) -> None:
-    """NMO-13: a blocked pod has its budget's name, and the counts after one planned eviction, if they are known."""
+def test_blocked_pod_has_name_and_counts_of_pdb(blocking_budget: Object, message: str, counts: Object) -> None:
+    """NMO-13: a blocked pod has its PDB's name, and the PDB's counts after one planned eviction if they are known."""
     blocked = build_blocked_by_budget(blocking_budget, make_pod("a"), 1).as_data()
 
     reason = {"reason": "DisruptionBudget", "message": message, "budget": "b"}
@@ -138,8 +138,8 @@ def test_blocked_pod_names_its_budget_and_counts(blocking_budget: Object, messag
         ({"maxUnavailable": 1}, 0, 2, ""),
     ],
 )
-def test_looser_budget_admits_one_eviction(limit: Object, expected_pods: int, healthy: int, looser_budget: str) -> None:
-    """Check the change that makes one disruption allowed; it is unknown without the number of expected pods."""
+def test_changed_pdb_allows_one_disruption(limit: Object, expected_pods: int, healthy: int, looser_budget: str) -> None:
+    """Check the computed change to a PDB that allows one disruption, which requires the number of expected pods."""
     budget = make_budget("b", healthy=healthy, needed=healthy)
     budget["spec"] |= limit
     budget["status"]["expectedPods"] = expected_pods
@@ -152,8 +152,8 @@ def test_looser_budget_admits_one_eviction(limit: Object, expected_pods: int, he
     assert not looser_budget or LOOSER_BUDGET_PATTERN.fullmatch(looser_budget)
 
 
-def test_budget_without_counts_admits_no_pod() -> None:
-    """X-6: a budget without counts admits neither ready nor unready pods."""
+def test_pdb_without_counts_allows_no_eviction() -> None:
+    """X-6: a PDB without counts in its status allows evictions of neither ready nor unready pods."""
     for budget in (
         UNCOUNTED_BUDGET,
         BUDGET_WITHOUT_STATUS,
@@ -168,8 +168,8 @@ def test_budget_without_counts_admits_no_pod() -> None:
 @pytest.mark.parametrize(
     ("needed", "healthy", "is_admitted"), [(0, 1, False), (1, 1, True), (2, 1, False), (1, 0, False)]
 )
-def test_unready_pod_needs_enough_healthy_pods(needed: int, healthy: int, is_admitted: bool) -> None:
-    """X-6, KEP-3017: a budget admits unready pods if it has enough healthy ones, and requires at least one."""
+def test_eviction_of_unready_pod_requires_enough_healthy_pods(needed: int, healthy: int, is_admitted: bool) -> None:
+    """X-6, KEP-3017: a PDB admits unready pods if it has enough healthy pods, and requires at least one."""
     assert (
         may_evict_as_unready(make_budget("b", healthy=healthy, needed=needed), make_pod("a", ready=False))
         is is_admitted

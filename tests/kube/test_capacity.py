@@ -1,4 +1,4 @@
-"""Tests for the capacity of the remaining nodes, compared with a brute-force placement in generated clusters."""
+"""Tests for the capacity check of the remaining nodes, compared with brute-force placement in generated clusters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 class SampleNode(NamedTuple):
-    """A node in the terms of the brute-force placement."""
+    """A node as the brute-force placement represents it."""
 
     cpu: int
     memory: int
@@ -37,7 +37,7 @@ class SampleNode(NamedTuple):
 
 
 class SamplePod(NamedTuple):
-    """A displaced pod in the terms of the brute-force placement; the zone "" stands for any."""
+    """A displaced pod as the brute-force placement represents it; the zone "" means any zone."""
 
     cpu: int
     memory: int
@@ -103,7 +103,7 @@ def build_staying_pod(name: str, node: SampleNode, node_name: str) -> Object:
 
 
 def is_possible(nodes: Sequence[SampleNode], pods: Sequence[SamplePod], assignment: Iterable[int | None]) -> bool:
-    """Return whether each assigned node accepts its pods and has enough resources; None stands for no node."""
+    """Return whether each node accepts its assigned pods and has enough resources; None means an unplaced pod."""
     placed = [(index, pod) for index, pod in zip(assignment, pods, strict=True) if index is not None]
     for index, node in enumerate(nodes):
         on_node = [pod for position, pod in placed if position == index]
@@ -115,7 +115,7 @@ def is_possible(nodes: Sequence[SampleNode], pods: Sequence[SamplePod], assignme
 
 
 def count_placeable(nodes: Sequence[SampleNode], pods: Sequence[SamplePod]) -> int:
-    """Return the largest number of pods that any assignment places."""
+    """Return the largest number of pods that any assignment can place on the nodes."""
     assignments = product((None, *range(len(nodes))), repeat=len(pods))
     return max(
         sum(index is not None for index in assignment)
@@ -129,8 +129,8 @@ def generate_cluster(seed: int) -> tuple[list[SampleNode], list[SamplePod]]:
     return [generate_node(rng) for _ in range(rng.randint(2, 4))], [generate_pod(rng) for _ in range(rng.randint(3, 5))]
 
 
-def judge(nodes: Sequence[SampleNode], pods: Sequence[SamplePod]) -> list[Placement]:
-    """Return the verdicts on the pods, in their order; a drained node with plenty of resources is not used."""
+def compute_placements(nodes: Sequence[SampleNode], pods: Sequence[SamplePod]) -> list[Placement]:
+    """Return the placements of the pods, in their order; the drained node has enough resources but is not used."""
     drained = build_node("drained", SampleNode(99, 99, 0, "a", tainted=False, cordoned=False, ready=True))
     named = {f"node-{index}": node for index, node in enumerate(nodes)}
     return place_pods(
@@ -142,11 +142,11 @@ def judge(nodes: Sequence[SampleNode], pods: Sequence[SamplePod]) -> list[Placem
 
 
 @pytest.mark.parametrize("seed", CLUSTERS)
-def test_judgement_of_generated_cluster_agrees_with_brute_force(seed: int) -> None:
-    """Check that the judgement is a possible placement, and that it places as many pods as any placement can."""
+def test_placement_in_generated_cluster_agrees_with_brute_force(seed: int) -> None:
+    """Check that the result is a possible placement, and that it places as many pods as brute force."""
     nodes, pods = generate_cluster(seed)
 
-    placements = judge(nodes, pods)
+    placements = compute_placements(nodes, pods)
 
     assignment = [int(item.node.removeprefix("node-")) if item.node else None for item in placements]
     assert {item.verdict for item in placements} <= {FITS, NOWHERE}
@@ -155,16 +155,16 @@ def test_judgement_of_generated_cluster_agrees_with_brute_force(seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", CLUSTERS)
-def test_judgement_of_one_pod_is_exact(seed: int) -> None:
+def test_placement_of_one_pod_agrees_with_brute_force(seed: int) -> None:
     nodes, pods = generate_cluster(seed)
 
     for pod in pods:
-        (placement,) = judge(nodes, [pod])
+        (placement,) = compute_placements(nodes, [pod])
         assert (placement.verdict == FITS) is (count_placeable(nodes, [pod]) == 1)
 
 
-def test_generated_clusters_contain_both_verdicts() -> None:
-    """Check that the generated clusters are not all trivial."""
+def test_generated_clusters_contain_fitting_and_unfitting_pods() -> None:
+    """Check that pods fit in some generated clusters, and do not fit in others."""
     counts = [(count_placeable(*generate_cluster(seed)), len(generate_cluster(seed)[1])) for seed in CLUSTERS]
 
     assert sum(placed == total for placed, total in counts) >= 3
@@ -182,27 +182,27 @@ def make_sample_pod(cpu: int = 1, zone: str = "") -> SamplePod:
 def test_pod_that_fits_nowhere_gets_most_common_reason_first() -> None:
     nodes = [*[make_sample_node(1)] * 3, make_sample_node(tainted=True), make_sample_node(cordoned=True)]
 
-    (placement,) = judge(nodes, [make_sample_pod(2)])
+    (placement,) = compute_placements(nodes, [make_sample_pod(2)])
 
     assert placement.verdict == NOWHERE
     assert placement.reason == "insufficient cpu on 3 nodes, cordoned on 1 node, taint reserved on 1 node"
 
 
 def test_displaced_pods_share_capacity() -> None:
-    """Check that two pods that fit one by one do not both fit on one node."""
-    verdicts = [placement.verdict for placement in judge([make_sample_node(3)], [make_sample_pod(2)] * 2)]
+    """Check that two pods that each fit on a node do not both fit on it."""
+    verdicts = [placement.verdict for placement in compute_placements([make_sample_node(3)], [make_sample_pod(2)] * 2)]
 
     assert sorted(verdicts) == [FITS, NOWHERE]
 
 
 def test_without_other_nodes_no_pod_fits() -> None:
-    (placement,) = judge([], [make_sample_pod()])
+    (placement,) = compute_placements([], [make_sample_pod()])
 
     assert (placement.verdict, placement.reason) == (NOWHERE, "no other node")
 
 
 def test_node_accepts_no_more_pods_than_its_pod_limit() -> None:
-    verdicts = [placement.verdict for placement in judge([make_sample_node(40)], [make_sample_pod(0)] * 3)]
+    verdicts = [placement.verdict for placement in compute_placements([make_sample_node(40)], [make_sample_pod(0)] * 3)]
     assert verdicts == [FITS] * 3
     limited = build_node("other", make_sample_node(40))
     limited["status"]["allocatable"]["pods"] = "2"
@@ -213,7 +213,7 @@ def test_node_accepts_no_more_pods_than_its_pod_limit() -> None:
 
 
 def test_pod_with_unmodelled_constraint_never_fits() -> None:
-    """Check that such a pod is unknown if a node has resources, and fits nowhere if no node has; it takes resources."""
+    """Check that the placement of such a pod is unknown if a node has enough resources, which the pod then uses."""
     node, claim = build_node("other", make_sample_node(3)), {"persistentVolumeClaim": {"claimName": "data"}}
     pod, other = build_displaced_pod("a", make_sample_pod(2)), build_displaced_pod("b", make_sample_pod(2))
     pod["spec"]["volumes"] = [{"name": "data", **claim}]
@@ -225,7 +225,7 @@ def test_pod_with_unmodelled_constraint_never_fits() -> None:
 
 
 def test_anti_affinity_of_another_pod_makes_capacity_unknown() -> None:
-    """Check that the anti-affinity of a pod on the other node counts, although the displaced pod has none."""
+    """Check that the anti-affinity of a pod on the other node counts even if the displaced pod has no anti-affinity."""
     term = {"labelSelector": {"matchLabels": {"app": "db"}}, "topologyKey": "kubernetes.io/hostname"}
     owner = {**make_pod("owner"), "spec": build_spec(1, 0, nodeName="other")}
     owner["spec"]["affinity"] = {"podAntiAffinity": {REQUIRED: [term]}}
@@ -237,7 +237,7 @@ def test_anti_affinity_of_another_pod_makes_capacity_unknown() -> None:
 
 
 def test_resource_that_only_drained_node_has_is_insufficient_elsewhere() -> None:
-    """Check that a resource that a node reports is modelled, and one that no node reports is unknown."""
+    """Check that a resource is insufficient if only the drained node has it, and unknown if no node reports it."""
     pod, node = build_displaced_pod("a", make_sample_pod()), build_node("other", make_sample_node())
     pod["spec"]["containers"][0]["resources"]["requests"]["example.com/gpu"] = "1"
     drained = build_node("drained", make_sample_node())

@@ -1,4 +1,4 @@
-"""Tests for the holder of the install lease, and for the message of a passive install."""
+"""Tests for the holder of the install lease, and for the message that a passive install reports."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ OWN_ACCOUNT, OTHER_ACCOUNT = (
         ("", None),
     ],
 )
-def test_only_service_accounts_belong_to_an_install(user: str, account: ServiceAccount | None) -> None:
+def test_only_service_account_belongs_to_install(user: str, account: ServiceAccount | None) -> None:
     assert install_lease.parse_service_account(user) == account
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"holderIdentity": None}, {"holderIdentity": ""}, {"holderIdentity": "x"}])
-def test_lease_without_an_account_has_no_holder(spec: dict[str, Any] | None) -> None:
+def test_install_lease_without_account_has_no_holder(spec: dict[str, Any] | None) -> None:
     assert install_lease.parse_holder({"metadata": {}, "spec": spec}) is None
 
 
-def test_takeover_makes_the_account_the_holder() -> None:
+def test_takeover_makes_account_holder_of_install_lease() -> None:
     """Check that another install's lease is taken over only if it is unchanged since it was read."""
     lease = install_lease.build_lease(OTHER_ACCOUNT, NOW)
     read_lease = {**lease, "metadata": {**lease["metadata"], "resourceVersion": "7"}}
@@ -48,7 +48,7 @@ def test_takeover_makes_the_account_the_holder() -> None:
     assert patch["metadata"] == {"resourceVersion": "7"}
 
 
-def test_message_of_passive_install_names_the_active_install() -> None:
+def test_message_of_passive_install_names_active_install() -> None:
     """Check that a passive install reports in an Event on the Lease which install is active."""
     notice = install_lease.build_passive_notice(OTHER_ACCOUNT, OWN_ACCOUNT)
 

@@ -1,4 +1,4 @@
-"""Tests for the JSON patches that cordon, label and taint a node, on plain dicts and against a real API server."""
+"""Tests for the JSON patches that cordon, label, taint and restore a node, on plain dicts and a real API server."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def get_taint_keys(taints: list[Object]) -> list[str]:
     return [taint["key"] for taint in taints]
 
 
-def test_node_in_the_desired_state_gets_no_patch() -> None:
-    """X-2, NMO-3, NMO-4, NMO-14: each patch is empty if the node is already in the desired state."""
+def test_node_in_desired_state_gets_no_patch() -> None:
+    """X-2, NMO-3, NMO-4, NMO-14: each node patch is empty if the node is already in the desired state."""
     assert build_cordon_patch(NODE_IN_MAINTENANCE, "nm-uid") == []
     assert build_cordon_patch(NODE_IN_MAINTENANCE) == []
     assert build_taint_patch(NODE_IN_MAINTENANCE, DRAIN_TAINT_KEY, "nm-uid") == []
@@ -60,12 +60,12 @@ def test_node_in_the_desired_state_gets_no_patch() -> None:
         pytest.param(make_node(), [UNSCHEDULABLE_TAINT, DRAIN_TAINT_KEY], id="no taint"),
         pytest.param(make_node(*MAINTENANCE_TAINTS), [], id="both"),
         pytest.param(
-            make_node((DRAIN_TAINT_KEY, "draining", NO_SCHEDULE)), [UNSCHEDULABLE_TAINT], id="our taint with a value"
+            make_node((DRAIN_TAINT_KEY, "draining", NO_SCHEDULE)), [UNSCHEDULABLE_TAINT], id="drain taint with a value"
         ),
         pytest.param(
             make_node((DRAIN_TAINT_KEY, "", "PreferNoSchedule")),
             [UNSCHEDULABLE_TAINT, DRAIN_TAINT_KEY],
-            id="our taint with another effect",
+            id="drain taint with another effect",
         ),
         pytest.param(
             make_node(("kubevirt.io/drain", "", NO_SCHEDULE)),
@@ -93,11 +93,11 @@ def test_missing_taints_are_found_by_key_and_effect(node: Object, missing: list[
             id="the controller manager's taint",
         ),
         pytest.param(
-            make_node((DRAIN_TAINT_KEY, "draining", NO_SCHEDULE)), [UNSCHEDULABLE_TAINT], id="our taint with a value"
+            make_node((DRAIN_TAINT_KEY, "draining", NO_SCHEDULE)), [UNSCHEDULABLE_TAINT], id="drain taint with a value"
         ),
     ],
 )
-def test_logged_taints_are_in_the_documented_order(node: Object, expected_keys: list[str]) -> None:
+def test_logged_taints_are_in_documented_order(node: Object, expected_keys: list[str]) -> None:
     """Check that the logged taints are the same whether or not the controller manager has tainted the cordoned node."""
     logged = select_taints_to_log(node, DRAIN_TAINT_KEY)
 
@@ -115,8 +115,8 @@ def test_is_tainted_compares_key_and_effect() -> None:
     assert not is_tainted(make_node(), "medik8s.io/drain")
 
 
-def test_taint_patch_keeps_foreign_taints_in_order() -> None:
-    """NMO-4: the patch tests the taints that were read, and adds ours after all others."""
+def test_taint_patch_keeps_other_taints_in_order() -> None:
+    """NMO-4: the patch tests the taints that were read, and adds the product's taints after all others."""
     node = make_node(
         FOREIGN_TAINT,
         (DRAIN_TAINT_KEY, "value", NO_SCHEDULE),
@@ -132,8 +132,8 @@ def test_taint_patch_keeps_foreign_taints_in_order() -> None:
     assert add["value"] == [*node["spec"]["taints"], {"key": UNSCHEDULABLE_TAINT, "effect": NO_SCHEDULE}]
 
 
-def test_restore_patch_removes_our_taints_with_any_value() -> None:
-    """NMO-14, KNM-4: our NoSchedule taints are removed whatever their value; all other taints stay in order."""
+def test_restore_patch_removes_drain_taints_with_any_value() -> None:
+    """NMO-14, KNM-4: the drain taints are removed whatever their value; all other taints stay in order."""
     foreign_taints = [FOREIGN_TAINT, (DRAIN_TAINT_KEY, "", "PreferNoSchedule")]
     node = make_node(
         foreign_taints[0],
@@ -149,7 +149,7 @@ def test_restore_patch_removes_our_taints_with_any_value() -> None:
     assert uncordon == {"op": "remove", "path": "/spec/unschedulable"}
 
 
-def test_node_with_a_successor_stays_cordoned() -> None:
+def test_node_with_successor_maintenance_stays_cordoned() -> None:
     """X-7: a node whose maintenance has a successor loses only the drain taint, and its label names the successor."""
     *_, taints, label = build_restore_patch(NODE_IN_MAINTENANCE, [DRAIN_TAINT_KEY], successor_uid="successor-uid")
 
@@ -168,7 +168,7 @@ def test_node_with_a_successor_stays_cordoned() -> None:
     ],
     ids=["neither", "cordoned", "label of another maintenance", "cordoned, label of another maintenance", "both"],
 )
-def test_cordon_patch_also_sets_the_label(node: Object, operations: list[str]) -> None:
+def test_cordon_patch_also_sets_maintenance_label(node: Object, operations: list[str]) -> None:
     """Design rule 10: one patch cordons and labels the node, and tests that the node's label is unchanged."""
     patch = build_cordon_patch(node, "nm-uid")
 
@@ -190,7 +190,7 @@ def test_cordon_patch_removes_the_drain_taint_of_another_maintenance(
 ) -> None:
     """NMO-14: a cordon that replaces another maintenance's label also removes that maintenance's drain taint.
 
-    The label is the only trace of a maintenance that did not restore the node.
+    The label is all that is left of a maintenance that did not restore the node.
     """
     node = make_node(
         ("kubevirt.io/drain", "", NO_SCHEDULE), *MAINTENANCE_TAINTS, FOREIGN_TAINT, cordoned=True, maintenance_uid=label
@@ -206,11 +206,11 @@ def test_cordon_patch_removes_the_drain_taint_of_another_maintenance(
     assert written_taint_keys == ([expected_taint_keys] if expected_taint_keys else [])
 
 
-def test_cordon_without_a_maintenance_sets_no_label() -> None:
+def test_cordon_patch_without_maintenance_sets_no_label() -> None:
     assert build_cordon_patch(make_node())[1:] == [{"op": "add", "path": "/spec/unschedulable", "value": True}]
 
 
-def test_restore_patch_removes_the_label_of_an_uncordoned_node() -> None:
+def test_restore_patch_removes_maintenance_label_of_uncordoned_node() -> None:
     """Design rule 10: a node that was uncordoned by hand also loses the label by which event sources select it."""
     removed_paths = [
         f"/metadata/labels/{name.replace('/', '~1')}"
@@ -234,10 +234,10 @@ def test_restore_patch_removes_the_label_of_an_uncordoned_node() -> None:
     ],
     ids=["ours", "foreign", "another value", "foreign, removed", "ours, removed", "not remembered"],
 )
-def test_restore_patch_restores_the_exclusion_label(
+def test_restore_patch_restores_exclusion_label(
     labels: dict[str, str], expected_operations: list[tuple[str, str]]
 ) -> None:
-    """NMO-27b: the exclusion label gets its remembered value, is removed if that is `unset`, and otherwise stays."""
+    """NMO-27b: the exclusion label gets its recorded value, is removed if that is `unset`, and otherwise stays."""
     node = make_node()
     node["metadata"]["labels"] = {MAINTENANCE_LABEL: "nm-uid", **labels}
     path = f"/metadata/labels/{EXCLUDE_LABEL.replace('/', '~1')}"
@@ -249,7 +249,7 @@ def test_restore_patch_restores_the_exclusion_label(
     ] == expected_operations
 
 
-def test_untainted_node_is_uncordoned() -> None:
+def test_restore_patch_uncordons_untainted_node() -> None:
     """NMO-14: a node that is cordoned but not tainted is uncordoned by a patch that begins with test operations."""
     assert [operation["op"] for operation in build_restore_patch(make_node(cordoned=True), [DRAIN_TAINT_KEY])] == [
         "test",
@@ -258,8 +258,8 @@ def test_untainted_node_is_uncordoned() -> None:
     ]
 
 
-def test_taint_patch_adds_a_missing_label() -> None:
-    """Design rule 12: a patch that taints an unlabelled node also labels it, so that a late write is undone."""
+def test_taint_patch_adds_missing_maintenance_label() -> None:
+    """Design rule 12: a patch that taints an unlabelled node also labels the node, so that a late patch is undone."""
     label, taints = (
         operation for operation in build_taint_patch(make_node(), DRAIN_TAINT_KEY, "nm-uid") if operation["op"] == "add"
     )
@@ -281,7 +281,7 @@ def test_taint_patch_adds_a_missing_label() -> None:
     ],
     ids=["no labels", "empty labels", "labelled"],
 )
-def test_patches_test_the_label_that_was_read(node: Object) -> None:
+def test_node_patches_test_maintenance_label_that_was_read(node: Object) -> None:
     """Design rule 12: each patch tests the label that was read, so that it fails after another cordon or restore."""
     labels = node["metadata"].get("labels")
     path, value = (LABEL_PATH, labels[MAINTENANCE_LABEL]) if labels else ("/metadata/labels", labels)
@@ -324,8 +324,8 @@ def patch_node_with_retries(client: SyncClient, path: str, build_patch: Callable
             return client.patch(path, build_patch(client.get(path)), JSON_PATCH)
 
 
-def test_patches_cordon_and_restore_a_real_node(installed_cluster: LocalCluster, admin_client: SyncClient) -> None:
-    """NMO-3, NMO-4, NMO-14: cordon, taint and restore leave the node as before, and a stale patch is a Conflict."""
+def test_node_patches_cordon_and_restore_real_node(installed_cluster: LocalCluster, admin_client: SyncClient) -> None:
+    """NMO-3, NMO-4, NMO-14: after cordon, taint and restore, the node is as before; a stale patch raises Conflict."""
     path = build_node_path(Workload(installed_cluster, admin_client).take_node())
     foreign_taints = [{"key": "example.com/theirs", "value": "1", "effect": "PreferNoSchedule"}]
     initial_node = admin_client.patch(path, {"spec": {"taints": foreign_taints}})
@@ -352,15 +352,17 @@ def test_patches_cordon_and_restore_a_real_node(installed_cluster: LocalCluster,
     assert is_in_maintenance(tainted_node, DRAIN_TAINT_KEY)
     labels = restored_node["metadata"]["labels"]
     assert MAINTENANCE_LABEL not in labels
-    # The cluster may have added its own labels in the meantime.
+    # The cluster may have added labels of its own in the meantime.
     assert initial_node["metadata"]["labels"].items() <= labels.items()
     assert not is_cordoned(restored_node)
     assert DRAIN_TAINT_KEY not in get_taint_keys(restored_node["spec"]["taints"])
     assert restored_node["spec"]["taints"][0] == foreign_taints[0]
 
 
-def test_real_node_without_labels_is_labelled(installed_cluster: LocalCluster, admin_client: SyncClient) -> None:
-    """Design rule 10: the patch creates the label map, and fails with a Conflict if the map exists in the meantime."""
+def test_cordon_patch_labels_real_node_without_labels(
+    installed_cluster: LocalCluster, admin_client: SyncClient
+) -> None:
+    """Design rule 10: the patch adds `metadata.labels`, and raises Conflict if another client has added labels."""
     path = build_node_path("without-labels")
     node = admin_client.create("/api/v1/nodes", {"metadata": {"name": "without-labels"}})
     labelled_node = admin_client.patch(path, build_cordon_patch(node, "nm-uid"), JSON_PATCH)
@@ -388,7 +390,7 @@ def test_real_node_without_labels_is_labelled(installed_cluster: LocalCluster, a
 def test_node_is_excluded_from_remediation_during_maintenance(
     installed_cluster: LocalCluster, admin_client: SyncClient, initial_value: str | None, removed_label: str | None
 ) -> None:
-    """NMO-27b: the cordon sets the exclusion label, and the restore returns it to its earlier value."""
+    """NMO-27b: the cordon patch sets the exclusion label, and the restore patch sets its earlier value again."""
     path = build_node_path(Workload(installed_cluster, admin_client).take_node())
     admin_client.patch(path, {"metadata": {"labels": {EXCLUDE_LABEL: initial_value}}})
 
@@ -408,21 +410,21 @@ def test_node_is_excluded_from_remediation_during_maintenance(
 
 
 @pytest.mark.parametrize("name", ["x/status", "x?y", "x#y", "..", ".", "x%2Fy", "a b"])
-def test_node_path_of_free_text_is_not_found(admin_client: SyncClient, name: str) -> None:
-    """NMO-19: a path built from free text is the path of one node, which does not exist."""
+def test_node_path_built_from_free_text_is_not_found(admin_client: SyncClient, name: str) -> None:
+    """NMO-19: a path that is built from free text addresses a single node, which does not exist."""
 
     with pytest.raises(NotFound):
         admin_client.get(build_node_path(name))
 
 
-def test_numbers_of_any_length_are_sorted() -> None:
-    """Check that numbers with too many digits for Python's `int` are sorted, and that leading zeros are ignored."""
+def test_node_names_with_numbers_of_any_length_are_sorted() -> None:
+    """Check that names with numbers too long for Python's `int` are sorted, and that leading zeros are ignored."""
     assert sorted(["node-" + "9" * 5000, "node-010", "node-9", "node-" + "8" * 5000], key=build_natural_sort_key) == [
         *("node-9", "node-010", "node-" + "8" * 5000, "node-" + "9" * 5000),
     ]
 
 
-def test_names_are_sorted_naturally() -> None:
+def test_node_names_are_sorted_naturally() -> None:
     assert sorted(["node-10", "node-2", "a", "node-1.b", "7"], key=build_natural_sort_key) == [
         *("7", "a", "node-1.b", "node-2", "node-10"),
     ]

@@ -1,4 +1,4 @@
-"""Tests for names in paths and selectors: free text never addresses another resource."""
+"""Tests that free text in API paths and field selectors never addresses another resource."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from kube.paths import build_node_name_selector, build_pods_on_node_query, encod
     ],
 )
 def test_name_is_encoded_as_one_path_segment(name: str, path: str) -> None:
-    """NMO-19: a text that cannot be an object's name becomes one path segment that names no object."""
+    """NMO-19: a text that is not a valid object name is encoded as one path segment, for which no object exists."""
     assert encode_path_segment(name) == path
     assert build_node_path(name) == f"/api/v1/nodes/{path}"
 
 
 def test_field_selector_escapes_free_text() -> None:
-    """NMO-19: comma, equals sign and backslash are escaped, because they would end the value."""
+    """NMO-19: comma, equals sign and backslash in a field selector are escaped, because they would end the value."""
     assert build_node_name_selector("node-1") == "spec.nodeName=node-1"
     assert build_pods_on_node_query(r"a,b=c\d") == ("/api/v1/pods", r"spec.nodeName=a\,b\=c\\d")

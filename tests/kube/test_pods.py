@@ -1,4 +1,4 @@
-"""Tests for the choice of pods that a drain evicts, which follows kubectl's rules, on plain dicts and with kubectl."""
+"""Tests for selecting the pods to evict by the rules of `kubectl drain`, on plain dicts and with kubectl."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def add_empty_dir(pod: Object) -> Object:
         pytest.param(add_empty_dir(make_pod(owner="ReplicaSet")), "leaving", id="with emptyDir"),
     ],
 )
-def test_pod_is_classified_as_by_kubectl(pod: Object, expected_group: str) -> None:
-    """NMO-6 to NMO-9: each kind of pod is classified as `kubectl drain` does."""
+def test_pod_is_classified_as_by_kubectl_drain(pod: Object, expected_group: str) -> None:
+    """NMO-6 to NMO-9: each kind of pod is classified as by `kubectl drain`."""
     classification = classify_pods([pod])
 
     assert (pod in classification.leaving) is (expected_group in ("leaving", "bare"))
@@ -56,14 +56,14 @@ def test_pod_is_classified_as_by_kubectl(pod: Object, expected_group: str) -> No
 
 
 def test_owner_without_controller_flag_is_ignored() -> None:
-    """NMO-8: only an owner that would recreate the pod makes it a managed pod."""
+    """NMO-8: a pod is managed only if its owner is a controller, which would recreate the pod."""
     pod = make_pod(ownerReferences=[{"kind": "Node", "name": "n", "uid": "u"}])
 
     assert classify_pods([pod]).bare == [pod]
 
 
-def test_orphaned_daemonset_pod_is_unmanaged() -> None:
-    """NMO-7: a DaemonSet pod whose DaemonSet was deleted has to leave."""
+def test_pod_of_deleted_daemonset_is_unmanaged() -> None:
+    """NMO-7: a DaemonSet pod whose DaemonSet was deleted is a pod to evict."""
     pod = make_pod(owner="DaemonSet")
 
     classification = classify_pods([pod], orphan_uids={pod["metadata"]["uid"]})
@@ -92,8 +92,8 @@ def test_orphaned_daemonset_pod_is_unmanaged() -> None:
     ],
     ids=["DRN-4", "DRN-3", "DRN-2"],
 )
-def test_drain_is_refused_without_the_required_flag(pod: Object, options: DrainOptions, reason: str) -> None:
-    """DRN-2, DRN-3, DRN-4: without a flag, the drain is refused with kubectl's message and the pod's name."""
+def test_drain_is_rejected_without_required_flag(pod: Object, options: DrainOptions, reason: str) -> None:
+    """DRN-2, DRN-3, DRN-4: without a required flag, the drain is rejected with kubectl's message and the pod's name."""
     (refusal,) = classify_pods([pod], options).refusals
 
     assert (refusal.reason, refusal.pods) == (reason, ["ns/pod"])
@@ -105,12 +105,12 @@ def test_drain_is_refused_without_the_required_flag(pod: Object, options: DrainO
     [make_pod(phase="Succeeded"), add_empty_dir(make_pod(phase="Failed")), make_pod(annotations=MIRROR_ANNOTATIONS)],
     ids=["finished", "finished with emptyDir", "mirror"],
 )
-def test_finished_and_mirror_pods_do_not_cause_a_refusal(pod: Object) -> None:
-    """NMO-9, DRN-1: no drain is refused because of finished pods or mirror pods, whatever the flags."""
+def test_completed_and_mirror_pods_do_not_cause_rejection_of_drain(pod: Object) -> None:
+    """NMO-9, DRN-1: no drain is rejected because of completed pods or mirror pods, whatever the flags."""
     assert classify_pods([pod], STRICT_OPTIONS).refusals == []
 
 
-def test_warnings_name_daemonset_and_unmanaged_pods() -> None:
+def test_drain_warnings_name_daemonset_and_unmanaged_pods() -> None:
     """NMO-7, NMO-8: one line names the DaemonSet pods that stay, and one the pods that no controller recreates."""
     classification = classify_pods(
         [make_pod("a", owner="DaemonSet"), make_pod("b", owner="DaemonSet"), make_pod("c"), make_pod("d", owner="Job")]
@@ -124,8 +124,8 @@ def test_warnings_name_daemonset_and_unmanaged_pods() -> None:
 
 
 @proves("NMO-8a")
-def test_maintenance_warning_is_one_line_with_the_documented_wording() -> None:
-    """NMO-8a: the line names the DaemonSet pods that stay, then the pods that no controller recreates."""
+def test_drain_warning_of_maintenance_is_one_line_with_documented_wording() -> None:
+    """NMO-8a: the warning names the DaemonSet pods that stay, then the pods that no controller recreates."""
     daemonset_pods, unmanaged_pods = (
         [make_pod("a", owner="DaemonSet"), make_pod("b", owner="DaemonSet")],
         [make_pod("c")],
@@ -141,8 +141,8 @@ def test_maintenance_warning_is_one_line_with_the_documented_wording() -> None:
 
 
 @given(samples.pod_lists)
-def test_every_pod_is_in_one_group(pods: list[Object]) -> None:
-    """NMO-6: each pod leaves, stays as a DaemonSet pod, or is a mirror pod; all unmanaged pods leave."""
+def test_every_pod_is_classified_into_one_group(pods: list[Object]) -> None:
+    """NMO-6: each pod is a pod to evict, a DaemonSet pod or a mirror pod, and all unmanaged pods are pods to evict."""
     classification = classify_pods(pods)
 
     mirror_pods = [pod for pod in pods if pod["metadata"]["annotations"]]
@@ -153,7 +153,7 @@ def test_every_pod_is_in_one_group(pods: list[Object]) -> None:
 
 
 @given(samples.pod_lists)
-def test_default_options_never_refuse_the_drain(pods: list[Object]) -> None:
+def test_drain_with_default_options_is_never_rejected(pods: list[Object]) -> None:
     """DRN-1: with the default flags of a NodeMaintenance, no pod prevents the drain."""
     assert classify_pods(pods).refusals == []
 
@@ -168,14 +168,14 @@ def test_default_options_never_refuse_the_drain(pods: list[Object]) -> None:
         ([{"type": "Initialized", "status": "True"}], False),
     ],
 )
-def test_readiness_depends_on_the_ready_condition(conditions: list[Object], ready: bool) -> None:
-    """NMO-6: only the condition Ready makes a pod ready."""
+def test_pod_readiness_depends_on_ready_condition(conditions: list[Object], ready: bool) -> None:
+    """NMO-6: only the Ready condition decides whether a pod is ready."""
     assert is_ready({"metadata": {}, "spec": {}, "status": {"conditions": conditions}}) is ready
     assert is_ready({"metadata": {}, "spec": {}}) is False
 
 
-def test_kubectl_gives_the_same_refusals(installed_cluster: LocalCluster, admin_client: SyncClient) -> None:
-    """DRN-2, DRN-3, DRN-4, KNM-6: on the same node, `kubectl drain` gives the same reasons and names the same pods."""
+def test_kubectl_drain_gives_same_reasons(installed_cluster: LocalCluster, admin_client: SyncClient) -> None:
+    """DRN-2, DRN-3, DRN-4, KNM-6: `kubectl drain` gives the same reasons for the same pods of a node."""
     workload = Workload(installed_cluster, admin_client)
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")

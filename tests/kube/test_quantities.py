@@ -1,4 +1,4 @@
-"""Tests for parsing and adding resource quantities."""
+"""Tests for parsing, adding and comparing resource quantities."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kube.quantities import add_resources, max_resources, parse_quantity, parse_
     ],
     ids=str,
 )
-def test_quantity_is_parsed_in_thousandths_rounded_up(quantity: object, expected: int) -> None:
+def test_quantity_is_parsed_in_thousandths_and_rounded_up(quantity: object, expected: int) -> None:
     assert parse_quantity(quantity) == expected
 
 

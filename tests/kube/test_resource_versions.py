@@ -17,8 +17,8 @@ from kube.resource_versions import find_newest, find_oldest, is_resource_version
         pytest.param(["9" * 5000, "8"], "8", id="too many digits"),
     ],
 )
-def test_newest_valid_version_is_found(versions: list[str], expected_version: str) -> None:
-    """Check that the newest valid version is returned; invalid texts, which an event may contain, raise no error."""
+def test_newest_valid_resource_version_is_found(versions: list[str], expected_version: str) -> None:
+    """Check that the newest valid resourceVersion is returned, and that invalid texts in events raise no error."""
     assert find_newest(versions) == expected_version
 
 
@@ -26,8 +26,8 @@ def test_newest_valid_version_is_found(versions: list[str], expected_version: st
     ("versions", "expected_version"),
     [(["12", "9", "11"], "9"), (["7"], "7"), ([], ""), (["7", ""], ""), (["7", "x"], "")],
 )
-def test_oldest_version_is_found_if_all_are_valid(versions: list[str], expected_version: str) -> None:
-    """Check that the result is an empty string if any version is invalid, because that version's age is unknown."""
+def test_oldest_resource_version_is_found_if_all_are_valid(versions: list[str], expected_version: str) -> None:
+    """Check that the oldest resourceVersion is "" if any version is invalid, because its age is then unknown."""
     assert find_oldest(versions) == expected_version
 
 

@@ -1,4 +1,4 @@
-"""Tests for the rules that decide whether a node accepts a pod, on plain dicts."""
+"""Tests for the scheduling rules that decide whether a node accepts a pod, on plain dicts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def make_expression(operator: str, *values: str, key: str = "zone") -> Object:
     return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
 
 
-def test_requests_are_sum_of_containers_and_overhead() -> None:
+def test_pod_requests_are_sum_of_containers_and_overhead() -> None:
     pod = make_pod_with(
         containers=[make_container(cpu="1", memory="1k"), make_container(cpu="500m"), {"name": "none"}],
         overhead={"cpu": "100m"},
@@ -69,14 +69,14 @@ def test_requests_are_sum_of_containers_and_overhead() -> None:
     ],
     ids=["larger init container", "small init containers", "sidecar", "sidecar before init", "sidecar after init"],
 )
-def test_requests_include_peak_of_init_containers(init_containers: list[Object], expected_cpu: int) -> None:
-    """Check the requests of a pod whose container requests one CPU (KEP-753)."""
+def test_pod_requests_include_init_containers_and_sidecars(init_containers: list[Object], expected_cpu: int) -> None:
+    """Check the requests of a pod with init containers or sidecars, whose main container requests one CPU (KEP-753)."""
     pod = make_pod_with(containers=[make_container(cpu="1")], initContainers=init_containers)
 
     assert compute_pod_requests(pod)["cpu"] == expected_cpu
 
 
-def test_requests_of_whole_pod_take_precedence() -> None:
+def test_pod_level_requests_take_precedence() -> None:
     pod = make_pod_with(containers=[make_container(cpu="1", memory="1k")], resources={"requests": {"cpu": "3"}})
 
     assert compute_pod_requests(pod) == {"cpu": 3_000, "memory": 1_000_000, "pods": 1_000}
@@ -164,7 +164,7 @@ def test_node_affinity_expression_is_evaluated(expression: Object, expected: boo
     ids=str,
 )
 def test_one_node_affinity_term_must_match_completely(terms: list[Object], expected: bool) -> None:
-    """Check that terms are alternatives, that all requirements of a term must match, and that an empty term fails."""
+    """Check that one node affinity term must match with all its requirements, and that an empty term never matches."""
     rejection = find_rejection(make_pod_with_node_terms(*terms), make_schedulable_node(labels={"zone": "a"}))
 
     assert (rejection == "") is expected
@@ -190,11 +190,11 @@ def test_one_node_affinity_term_must_match_completely(terms: list[Object], expec
     ],
     ids=str,
 )
-def test_constraint_that_is_not_modelled_is_named(spec: Object, expected: str) -> None:
+def test_unsupported_scheduling_constraint_is_named(spec: Object, expected: str) -> None:
     assert list_unmodelled_constraints(make_pod_with(**spec), EVERY_RESOURCE) == [expected]
 
 
-def test_preferences_and_local_volumes_are_no_constraints() -> None:
+def test_preferences_and_local_volumes_are_not_scheduling_constraints() -> None:
     preferred: Object = {"preferredDuringSchedulingIgnoredDuringExecution": [{}]}
     pod = make_pod_with(
         affinity={"podAffinity": preferred, "podAntiAffinity": preferred, "nodeAffinity": preferred},
@@ -208,7 +208,7 @@ def test_preferences_and_local_volumes_are_no_constraints() -> None:
     assert find_rejection(pod, make_schedulable_node()) == ""
 
 
-def test_anti_affinity_of_another_pod_may_reject_matching_pods_in_its_namespaces() -> None:
+def test_anti_affinity_of_other_pod_rejects_matching_pods_in_its_namespaces() -> None:
     term: Object = {"labelSelector": {"matchLabels": {"app": "db"}}, "topologyKey": "kubernetes.io/hostname"}
     owner = {**make_pod("owner"), "spec": {"affinity": {"podAntiAffinity": {REQUIRED: [term]}}}}
     wide_term = {**term, "namespaceSelector": {}}
@@ -220,7 +220,7 @@ def test_anti_affinity_of_another_pod_may_reject_matching_pods_in_its_namespaces
     assert AntiAffinityIndex([wide_owner]).may_reject(elsewhere)
 
 
-def test_trimmed_objects_give_same_results() -> None:
+def test_trimmed_nodes_and_pods_give_same_scheduling_results() -> None:
     pod = {
         **make_pod("pod"),
         "spec": {

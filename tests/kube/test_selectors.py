@@ -1,4 +1,4 @@
-"""Tests for label selectors: a truth table, compared with the API server's results."""
+"""Tests for label selectors, whose expected results are compared with those of the API server."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ SELECTOR_CASES = [
 
 @pytest.fixture(autouse=True)
 def _clear_selector_cache() -> None:
-    """Clear the cache, so that each test parses its selectors itself."""
+    """Clear the cache of parsed selectors, so that each test parses its selectors again."""
     parse_selector.cache_clear()
 
 
 @pytest.fixture(scope="module")
 def labelled_configmaps(installed_cluster: LocalCluster, admin_client: SyncClient) -> tuple[SyncClient, str]:
-    """Create a ConfigMap for each of `LABEL_SETS`, named by its index; return the API client and the list's path."""
+    """Create a ConfigMap for each of `LABEL_SETS`, named by its index; return the API client and the list path."""
     workload = Workload(installed_cluster, admin_client)
     path = f"/api/v1/namespaces/{workload.namespace}/configmaps"
     for number, labels in enumerate(LABEL_SETS):
@@ -53,36 +53,36 @@ def labelled_configmaps(installed_cluster: LocalCluster, admin_client: SyncClien
 
 
 @pytest.mark.parametrize(("selector", "query", "expected_indexes"), SELECTOR_CASES)
-def test_selector_and_query_match_the_same_labels(selector: Object, query: str, expected_indexes: list[int]) -> None:
-    """NMO-6: the selector, and the selector parsed from kubectl's syntax, match the expected labels."""
+def test_selector_object_and_query_match_same_labels(selector: Object, query: str, expected_indexes: list[int]) -> None:
+    """NMO-6: a selector object and a selector query in kubectl's syntax match the same expected labels."""
     for parsed in (selector, parse_selector(query)):
         assert [number for number, labels in enumerate(LABEL_SETS) if matches(parsed, labels)] == expected_indexes
 
 
 @pytest.mark.parametrize(("selector", "query", "expected_indexes"), SELECTOR_CASES)
-def test_api_server_selects_the_same_objects(
+def test_api_server_selects_same_objects(
     selector: Object, query: str, expected_indexes: list[int], labelled_configmaps: tuple[SyncClient, str]
 ) -> None:
-    """NMO-6: the API server lists the same objects that our `matches` selects."""
+    """NMO-6: the API server lists the same objects that the function `matches` selects."""
     client, path = labelled_configmaps
     selected_by_server = client.list(path, label_selector=f"of=test,{query}".rstrip(","))["items"]
 
     assert [int(configmap["metadata"]["name"]) for configmap in selected_by_server] == expected_indexes
 
 
-def test_missing_selector_matches_nothing() -> None:
+def test_missing_selector_matches_no_labels() -> None:
     """NMO-6: a missing selector selects nothing, unlike an empty one."""
     assert not matches(None, {"app": "db"})
 
 
-def test_unknown_operator_raises() -> None:
-    """NMO-6: an unknown operator is an error and not a mismatch."""
+def test_selector_with_unknown_operator_raises_error() -> None:
+    """NMO-6: a selector with an unknown operator raises an error instead of matching nothing."""
     with pytest.raises(ValueError, match="unknown selector operator 'Gt'"):
         matches(make_expression_selector("Gt", "1"), {"app": "2"})
 
 
 @pytest.mark.parametrize(("selector", "query", "_expected_indexes"), SELECTOR_CASES)
-def test_selector_is_formatted_as_a_query(selector: Object, query: str, _expected_indexes: list[int]) -> None:
+def test_selector_is_formatted_as_query(selector: Object, query: str, _expected_indexes: list[int]) -> None:
     assert format_selector(selector) == query
 
 
@@ -95,8 +95,8 @@ def test_invalid_selector_cannot_be_formatted(selector: Object) -> None:
 
 
 @pytest.mark.parametrize(("_selector", "query", "expected_indexes"), SELECTOR_CASES)
-def test_query_is_parsed_as_by_the_server(_selector: Object, query: str, expected_indexes: list[int]) -> None:
-    """DRN-1a: a query is parsed to a selector that matches the expected labels."""
+def test_selector_query_is_parsed(_selector: Object, query: str, expected_indexes: list[int]) -> None:
+    """DRN-1a: a selector query is parsed into a selector that matches the expected labels."""
     assert [
         number for number, labels in enumerate(LABEL_SETS) if matches(parse_selector(query), labels)
     ] == expected_indexes
@@ -121,10 +121,12 @@ QUERIES = [
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_query_is_valid_if_the_server_accepts_it(query: str, labelled_configmaps: tuple[SyncClient, str]) -> None:
-    """DRN-1a, DRN-5: a query is valid exactly if the server accepts it, and then selects the same objects.
+def test_selector_query_is_valid_if_api_server_accepts_it(
+    query: str, labelled_configmaps: tuple[SyncClient, str]
+) -> None:
+    """DRN-1a, DRN-5: a selector query is valid if and only if the API server accepts it, and selects the same objects.
 
-    Numeric comparisons are the exception: the server accepts them, and we do not.
+    Only numeric comparisons differ: the API server accepts them, and the product rejects them.
     """
     client, path = labelled_configmaps
     try:
@@ -141,10 +143,10 @@ def test_query_is_valid_if_the_server_accepts_it(query: str, labelled_configmaps
 
 
 @pytest.mark.parametrize("query", ["app>1", "app < 1"])
-def test_comparison_queries_are_rejected(query: str) -> None:
+def test_selector_query_with_numeric_comparison_is_rejected(query: str) -> None:
     with pytest.raises(ValueError, match="is not a condition on a label"):
         parse_selector(query)
 
 
-def test_empty_query_matches_everything() -> None:
+def test_empty_selector_query_matches_all_labels() -> None:
     assert parse_selector("") == parse_selector("  ") == {}

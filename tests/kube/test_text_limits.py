@@ -5,12 +5,12 @@ from __future__ import annotations
 from kube.text_limits import format_count, format_first_names, take_within_bytes, truncate
 
 
-def test_count_of_one_is_singular() -> None:
+def test_noun_after_count_of_one_is_singular() -> None:
     assert [format_count(number, "pod") for number in (0, 1, 2)] == ["0 pods", "1 pod", "2 pods"]
 
 
-def test_truncated_text_states_the_omitted_characters() -> None:
-    """Check that a text is kept if the note about omitted characters would be longer than these characters.
+def test_truncated_text_states_number_of_omitted_characters() -> None:
+    """Check that a truncated text states the number of omitted characters, unless that note is longer than they are.
 
     A text that is already truncated is also kept.
     """
@@ -19,8 +19,8 @@ def test_truncated_text_states_the_omitted_characters() -> None:
     assert truncate(long_text, 5) == "abcde… (45 more characters)" == truncate(truncate(long_text, 5), 5)
 
 
-def test_list_is_truncated_by_its_json_size() -> None:
-    """Check that the list ends before the first item that exceeds the limit.
+def test_list_is_truncated_by_size_of_its_json() -> None:
+    """Check that a truncated list ends before the first item that exceeds the size limit.
 
     The first item takes 11 bytes in UTF-8, and 15 bytes with the escapes of event data.
     """
@@ -31,7 +31,7 @@ def test_list_is_truncated_by_its_json_size() -> None:
     assert take_within_bytes(items, 100) == items
 
 
-def test_names_beyond_the_maximum_are_counted() -> None:
+def test_names_beyond_maximum_are_counted() -> None:
     joined = [format_first_names(["a", "b", "c"], count) for count in (1, 2, 3)]
 
     assert joined == ["a and 2 more", "a, b and 1 more", "a, b, c"]

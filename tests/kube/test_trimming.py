@@ -1,4 +1,4 @@
-"""Tests that the drain rules give the same results for trimmed objects as for complete ones."""
+"""Tests that the drain rules give the same results for trimmed objects as for complete objects."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def get_uids(pods: Iterable[Pod]) -> list[str]:
 
 
 def get_classified_uids(classification: PodClassification) -> Any:
-    """Return the uids of the pods in each group of the classification, and the refusals."""
+    """Return the uids of the pods in each group of the classification, and its blocked pods."""
     return (
         get_uids(classification.leaving),
         get_uids(classification.daemonset_pods),
@@ -68,7 +68,7 @@ def get_classified_uids(classification: PodClassification) -> Any:
 
 
 def get_planned_uids(plan: EvictionPlan) -> Any:
-    """Return the plan's contents, with the uids of the pods to evict instead of the pods themselves."""
+    """Return the eviction plan's contents, with the uids of the pods to evict instead of the pods."""
     queues = [(queue.key, get_uids(queue.admitted)) for queue in plan.queues]
     return get_uids(plan.unbudgeted), queues, plan.blocked
 
@@ -98,8 +98,8 @@ def test_trimmed_pods_are_classified_like_complete_pods(pods: list[Object]) -> N
 
 
 @given(pods_with_volumes, samples.budget_lists)
-def test_trimmed_budgets_give_the_same_plan(pods: list[Object], budgets: list[Object]) -> None:
-    """NMO-6, X-6: trimmed pods and budgets give the same plan, with the same messages."""
+def test_trimmed_pods_and_pdbs_give_same_eviction_plan(pods: list[Object], budgets: list[Object]) -> None:
+    """NMO-6, X-6: trimmed pods and PDBs give the same eviction plan with the same messages as complete objects."""
     trimmed_pods, trimmed_budgets = [trim_pod(pod) for pod in pods], [trim_budget(budget) for budget in budgets]
 
     assert get_planned_uids(plan_evictions(trimmed_pods, trimmed_budgets)) == get_planned_uids(
@@ -116,8 +116,8 @@ def test_trimmed_budgets_give_the_same_plan(pods: list[Object], budgets: list[Ob
         ]
 
 
-def test_trimming_keeps_the_version_and_is_idempotent() -> None:
-    """Check that trimming is idempotent and keeps uid and resourceVersion, by which `follow` detects changes."""
+def test_trimming_keeps_resource_version_and_is_idempotent() -> None:
+    """Check that trimming is idempotent, and keeps uid and resourceVersion, with which `follow` detects changes."""
     trimmed_pod, trimmed_budget = (
         trim_pod(make_pod(owner="Job")),
         trim_budget({**make_budget(), "kind": "PodDisruptionBudget"}),
@@ -129,7 +129,7 @@ def test_trimming_keeps_the_version_and_is_idempotent() -> None:
 
 
 def test_trimming_drops_fields_that_no_rule_reads() -> None:
-    """Check that a typical pod's largest parts are dropped: most of its spec, managed fields and container statuses."""
+    """Check that trimming drops most of a pod's spec, its managed fields and its container statuses."""
     pod = make_pod(managedFields=[{"manager": "kubelet", "fieldsV1": {}}], annotations={"note": "x" * 5000})
     pod["spec"] = {"containers": [{"name": "main", "env": [{"name": "A", "value": "b" * 5000}]}]}
     pod["status"]["containerStatuses"] = [{"name": "main", "imageID": "c" * 100}]
@@ -137,7 +137,7 @@ def test_trimming_drops_fields_that_no_rule_reads() -> None:
     assert len(json.dumps(trim_pod(pod))) < 300
 
 
-def test_trimmed_pod_keeps_its_controller() -> None:
+def test_trimmed_pod_keeps_controller() -> None:
     """Design rule 9, DRN-3: a trimmed pod keeps its controller's kind, name and uid, which identify orphans."""
     pod = make_pod(owner="DaemonSet")
 
@@ -168,7 +168,7 @@ def test_pods_trimmed_for_a_drain_are_classified_like_complete_pods(pods: list[O
 def test_pod_trimmed_for_a_drain_has_the_same_backoff(
     tolerations: list[Object], creation_time: str, is_backing_off: bool
 ) -> None:
-    """Design rule 9: tolerations and creation time are kept, because they decide whether an eviction is useful."""
+    """Design rule 9: a trimmed pod keeps its tolerations and creation time, which determine its backoff."""
     now, maintenance = datetime(2026, 1, 1, 0, 0, 21, tzinfo=timezone.utc), samples.make_maintenance(CORDONED_STATUS)
     pod = {**make_pod(owner="ReplicaSet", creationTimestamp=creation_time), "spec": {"tolerations": tolerations}}
 
@@ -182,7 +182,7 @@ def test_pod_trimmed_for_a_drain_has_the_same_backoff(
 
 
 def test_stuck_pod_trimmed_for_a_drain_is_reported_like_the_complete_pod() -> None:
-    """NMO-12, OSV-15: finalizers are kept, because the status names those that hold a stuck pod."""
+    """NMO-12, OSV-15: a trimmed pod keeps its finalizers, because the status of a stuck pod names them."""
     pod = make_pod(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["example.com/hold"])
     now = datetime(2026, 1, 1, 0, 1, tzinfo=timezone.utc)
 
@@ -193,7 +193,7 @@ def test_stuck_pod_trimmed_for_a_drain_is_reported_like_the_complete_pod() -> No
 
 
 def test_pod_trimmed_for_a_drain_keeps_its_grace_period() -> None:
-    """Check that the grace period of a deletion is kept: an escalation step does not repeat an immediate deletion."""
+    """Check that a trimmed pod keeps its deletion grace period, so that no escalation step deletes it again."""
     metadata = {
         "namespace": "ns",
         "name": "web",
@@ -231,14 +231,14 @@ def test_unexpected_pod_list_is_decoded_completely() -> None:
 
 
 def test_pod_trimmed_for_a_drain_keeps_its_node() -> None:
-    """Check that the node's name is kept, because evictions are sent for the nodes in rotation."""
+    """Check that a trimmed pod keeps its node's name, because evictions are sent for the nodes in rotation."""
     pod = {**make_pod(), "spec": {"nodeName": "node-1"}}
 
     assert pod_rules.get_node_name(trim_pod_for_drain(pod)) == pod_rules.get_node_name(pod) == "node-1"
 
 
-def test_trimmed_node_has_the_same_maintenance_state() -> None:
-    """Check that labels, cordon, taints and uid are kept, but not the images."""
+def test_trimmed_node_has_same_maintenance_state() -> None:
+    """Check that a trimmed node keeps its labels, cordon, taints and uid, but not its images."""
     full_node = {**samples.NODE_IN_MAINTENANCE, "status": {"images": [{"names": ["x" * 5000]}]}}
 
     node = trim_node(full_node)
@@ -250,7 +250,7 @@ def test_trimmed_node_has_the_same_maintenance_state() -> None:
 
 
 def test_trimmed_node_keeps_only_metadata_and_spec() -> None:
-    """Check that name, uid, resourceVersion, labels and spec are kept, and nothing else."""
+    """Check that a trimmed node keeps only its name, uid, resourceVersion, labels and spec."""
     metadata = {"name": "n", "uid": "u", "resourceVersion": "7", "labels": {"a": "b"}}
     node = {
         "metadata": {**metadata, "annotations": {"x": "y"}},

@@ -1,4 +1,4 @@
-"""Fixtures: a cluster whose API server calls the admission webhook; no other part of the product runs."""
+"""Fixtures for the admission tests: a cluster on which only the admission webhook of the product runs."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def webhook(webhook_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def client(webhook: Webhook, webhook_cluster: LocalCluster) -> SyncClient:
-    """Return the administrator's client for `webhook_cluster`, after checking that the webhook's server runs."""
+    """Return the administrator's API client for `webhook_cluster`, after checking that the webhook's server runs."""
     assert webhook.server.is_alive
     return webhook_cluster.get_client()
 
 
 @pytest.fixture
 def workload(webhook_cluster: LocalCluster, client: SyncClient) -> Workload:
-    """Return a workload with a new namespace for the test."""
+    """Return a `Workload` that creates its pods in a new namespace."""
     return Workload(webhook_cluster, client)

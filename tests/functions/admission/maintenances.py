@@ -1,4 +1,4 @@
-"""NodeMaintenance objects as users create them."""
+"""Builders for NodeMaintenance objects as users create them."""
 
 from __future__ import annotations
 

@@ -25,19 +25,19 @@ QUORUM_REFUSAL = "can not put master/control-plane node into maintenance at this
 
 @pytest.fixture
 def create_control_plane(workload: Workload, client: SyncClient) -> Iterator[CreateControlPlane]:
-    """Yield a function that creates and labels a number of control-plane nodes.
+    """Yield a function that creates nodes and gives them a control-plane label.
 
-    After the test, all maintenances are deleted and the nodes' control-plane labels are removed.
+    After the test, the fixture deletes all NodeMaintenances and removes the control-plane labels.
     """
     names: list[str] = []
 
-    def create_nodes(count: int) -> list[str]:
+    def create_control_plane_nodes(count: int) -> list[str]:
         names.extend(workload.take_node() for _ in range(count))
         for number, name in enumerate(names):
             client.patch(build_node_path(name), {"metadata": {"labels": {CONTROL_PLANE_LABELS[number % 2]: ""}}})
         return names
 
-    yield create_nodes
+    yield create_control_plane_nodes
     for group in GROUPS.values():
         for maintenance in client.list(group.path)["items"]:
             client.run(get_or_none(client.api.request("DELETE", f"{group.path}/{maintenance['metadata']['name']}")))
@@ -47,7 +47,7 @@ def create_control_plane(workload: Workload, client: SyncClient) -> Iterator[Cre
 
 @pytest.fixture
 def etcd_namespace(workload: Workload, client: SyncClient) -> Iterator[None]:
-    """Create OpenShift's etcd namespace, and delete its budgets and pods after the test."""
+    """Create OpenShift's etcd namespace, and delete its PodDisruptionBudgets and pods after the test."""
     if client.run(get_or_none(client.api.get(f"/api/v1/namespaces/{ETCD_NAMESPACE}"))) is None:
         client.create("/api/v1/namespaces", {"metadata": {"name": ETCD_NAMESPACE}})
     workload.wait_for_object(
@@ -61,8 +61,8 @@ def etcd_namespace(workload: Workload, client: SyncClient) -> Iterator[None]:
         client.run(client.api.request("DELETE", kind, body={"gracePeriodSeconds": 0}))
 
 
-def create_guard_budget(client: SyncClient, name: str, labels: Object) -> Object:
-    """Create the etcd guard budget, as OpenShift or the medik8s operator's end-to-end tests would create it."""
+def create_etcd_guard_pdb(client: SyncClient, name: str, labels: Object) -> Object:
+    """Create a PDB for etcd guard pods, as OpenShift or the medik8s operator's end-to-end tests would create it."""
     path = f"/apis/policy/v1/namespaces/{ETCD_NAMESPACE}/poddisruptionbudgets"
     spec = {"maxUnavailable": 0, "selector": {"matchLabels": labels}}
     return client.create(path, {"metadata": {"name": name}, "spec": spec})
@@ -102,14 +102,14 @@ def test_maintenance_with_lost_lease_counts_as_disruption_until_node_is_restored
 
 @proves("NMO-23")
 @pytest.mark.parametrize("name", GUARD_BUDGET_NAMES)
-def test_guard_budget_without_pods_is_ignored(
+def test_etcd_guard_pdb_without_pods_is_ignored(
     create_control_plane: CreateControlPlane, client: SyncClient, etcd_namespace: None, name: str
 ) -> None:
-    """Check that control-plane nodes are counted if the guard budget selects no pods.
+    """Check that `validate` counts control-plane nodes if the etcd guard PDB selects no pods.
 
-    The medik8s operator's end-to-end tests create a budget with `maxUnavailable: 0` that selects no pods.
+    The medik8s operator's end-to-end tests create a PDB with `maxUnavailable: 0` that selects no pods.
     """
-    create_guard_budget(client, name, {"app": "fake-etcd-quorum-guard"})
+    create_etcd_guard_pdb(client, name, {"app": "fake-etcd-quorum-guard"})
     first, second, _ = create_control_plane(3)
 
     create_maintenance(client, build_maintenance(first))
@@ -119,16 +119,17 @@ def test_guard_budget_without_pods_is_ignored(
 
 @proves("NMO-23")
 @pytest.mark.parametrize("name", GUARD_BUDGET_NAMES)
-def test_guard_budget_with_ready_pods_decides_which_node_is_denied(
+def test_readiness_of_etcd_guard_pods_decides_which_node_is_denied(
     create_control_plane: CreateControlPlane, client: SyncClient, etcd_namespace: None, workload: Workload, name: str
 ) -> None:
     first, second, _ = create_control_plane(3)
     workload.create_pods(ETCD_NAMESPACE, [build_pod(first, "guard-1", labels={"app": "guard"})])
-    create_guard_budget(client, name, {"app": "guard"})
+    create_etcd_guard_pdb(client, name, {"app": "guard"})
 
     with pytest.raises(Denied, match=f"budget {ETCD_NAMESPACE}/{name} allows no disruption"):
         create_maintenance(client, build_maintenance(first))
-    create_maintenance(client, build_maintenance(second))  # A node without a guard pod counts as already down.
+    # A control-plane node without an etcd guard pod counts as already disrupted.
+    create_maintenance(client, build_maintenance(second))
 
 
 @proves("NMO-23")
@@ -136,7 +137,7 @@ def test_unready_control_plane_node_may_be_maintained(
     create_control_plane: CreateControlPlane, client: SyncClient
 ) -> None:
     unready_node = {"metadata": {"name": "control-plane-down", "labels": {CONTROL_PLANE_LABELS[0]: ""}}}
-    client.create(NODES_PATH, unready_node)  # No simulated kubelet serves this node, so it never becomes Ready.
+    client.create(NODES_PATH, unready_node)  # No simulated kubelet runs for this node, so the node never becomes Ready.
     ready_node, _ = create_control_plane(2)
     try:
         create_maintenance(client, build_maintenance("control-plane-down"))

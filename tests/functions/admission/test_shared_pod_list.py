@@ -1,4 +1,4 @@
-"""Test for the shared pod list: concurrent admission reviews for one node list its pods only once."""
+"""Test that concurrent admission reviews for one node share a single request that lists its pods."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kube.paths import Object
 
 
 def test_concurrent_callers_share_one_pod_list(client: SyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that concurrent callers for one node share a single read of its pods.
+    """Check that concurrent reviews of one node share a single request that lists its pods.
 
-    A cancelled caller does not cancel the read for the other callers. A later caller, or a caller for another node,
-    starts a new read.
+    A cancelled caller does not cancel the request for the other callers. A later caller, or a caller for another
+    node, sends a new request.
     """
 
     async def collect_pod_lists() -> tuple[list[list[Object]], int, list[Object], list[Object]]:

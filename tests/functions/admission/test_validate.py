@@ -38,7 +38,7 @@ def test_unknown_node_is_denied_with_message_of_medik8s_operator(client: SyncCli
 
 
 @proves("NMO-19")
-def test_policy_rejects_invalid_node_name_with_message_of_webhook(client: SyncClient) -> None:
+def test_admission_policy_rejects_invalid_node_name_with_message_of_webhook(client: SyncClient) -> None:
     with pytest.raises(Rejected) as rejected:
         create_maintenance(client, build_maintenance("doesNotExist"))
 
@@ -74,8 +74,8 @@ def test_maintenance_is_accepted_after_deletion_of_previous_maintenance(workload
         client.delete(build_path(maintenance), uid=maintenance["metadata"]["uid"])
 
 
-def test_create_with_existing_name_gets_already_exists(workload: Workload, client: SyncClient) -> None:
-    """Check that a second create request with the same name gets `AlreadyExists`, which clients can handle."""
+def test_create_request_with_existing_name_gets_already_exists(workload: Workload, client: SyncClient) -> None:
+    """Check that a second create request with the same object name gets `AlreadyExists`, which clients can handle."""
     maintenance = create_maintenance(client, build_maintenance(workload.take_node()))
 
     with pytest.raises(Conflict, match="already exists"):
@@ -96,8 +96,10 @@ def test_change_of_node_name_is_rejected_with_message_of_medik8s_operator(
 
 
 @proves("NMO-21")
-def test_policy_rejects_change_of_node_name_without_schema_rule(workload: Workload, client: SyncClient) -> None:
-    """Check that the policy keeps `spec.nodeName` immutable if the CRD's schema does not.
+def test_admission_policy_rejects_change_of_node_name_without_schema_rule(
+    workload: Workload, client: SyncClient
+) -> None:
+    """Check that the ValidatingAdmissionPolicy keeps `spec.nodeName` immutable if the CRD's schema does not.
 
     Another product that serves the same kind may install a CRD without a rule for `spec.nodeName`.
     """
@@ -120,8 +122,8 @@ def test_policy_rejects_change_of_node_name_without_schema_rule(workload: Worklo
         client.patch(f"{CRDS_PATH}/nodemaintenances.kubevirt.io", restore_patch, JSON_PATCH)
 
 
-def test_object_names_only_users_who_really_created_and_ended_it(workload: Workload, client: SyncClient) -> None:
-    """Check that no client can name another user as the requester or ender, nor change the requester later."""
+def test_requester_and_ender_annotations_cannot_be_forged(workload: Workload, client: SyncClient) -> None:
+    """Check that no client can annotate another user as requester or ender, nor change the requester later."""
     user = client.run(whoami(client.api))
     own, foreign = {m.REQUESTER_ANNOTATION: user}, {m.REQUESTER_ANNOTATION: "mallory"}
     body = build_maintenance(workload.take_node())
@@ -142,8 +144,8 @@ def test_object_names_only_users_who_really_created_and_ended_it(workload: Workl
     assert client.get(path)["metadata"]["annotations"][m.ENDER_ANNOTATION] == user
 
 
-def test_console_account_may_name_user_of_proxy(workload: Workload, client: SyncClient) -> None:
-    """Check that a service account with the right `assert` may name another user, and other accounts may not."""
+def test_console_account_may_annotate_proxied_user_as_requester(workload: Workload, client: SyncClient) -> None:
+    """Check that only an account with the RBAC verb `assert` may annotate another user as the requester."""
     account, role = "system:serviceaccount:node-maintenance:console", "nodemaintenance-console-proxied"
     roles, bindings = (f"/apis/rbac.authorization.k8s.io/v1/{name}" for name in ("clusterroles", "clusterrolebindings"))
     rules = [
@@ -205,7 +207,7 @@ def test_dry_run_is_reviewed_and_stores_nothing(workload: Workload, client: Sync
     assert created["spec"]["nodeName"] == node
 
 
-def test_metrics_match_documentation(workload: Workload, client: SyncClient, webhook: Webhook) -> None:
+def test_webhook_metrics_match_documentation(workload: Workload, client: SyncClient, webhook: Webhook) -> None:
     """Check that the webhook serves, over HTTPS, exactly the metrics that docs/reference.md names."""
     create_maintenance(client, build_maintenance(workload.take_node()))
 

@@ -25,7 +25,7 @@ def create_and_collect_warnings(client: SyncClient, maintenance: Object) -> list
 
 
 @proves("NMO-18")
-def test_harmless_drain_causes_no_warnings(workload: Workload, client: SyncClient) -> None:
+def test_drain_of_evictable_pods_causes_no_warnings(workload: Workload, client: SyncClient) -> None:
     node = workload.take_node()
     workload.create_daemonset("agent", node)
     workload.create_deployment("web", node, 2)
@@ -34,7 +34,7 @@ def test_harmless_drain_causes_no_warnings(workload: Workload, client: SyncClien
 
 
 @proves("NMO-18")
-def test_bare_pods_lost_data_and_blocking_budget_cause_warnings(workload: Workload, client: SyncClient) -> None:
+def test_bare_pods_lost_data_and_blocking_pdb_cause_warnings(workload: Workload, client: SyncClient) -> None:
     node, namespace = workload.take_node(), workload.namespace
     pod = build_pod(node, "bare", labels=DATABASE_LABELS)
     workload.create_pods(
@@ -51,8 +51,8 @@ def test_bare_pods_lost_data_and_blocking_budget_cause_warnings(workload: Worklo
 
 
 @proves("NMO-18")
-def test_new_budgets_appear_in_warnings(workload: Workload, client: SyncClient) -> None:
-    """Check that a warning reflects new budgets shortly after their creation, because the webhook watches budgets."""
+def test_new_pdb_appears_in_warning(workload: Workload, client: SyncClient) -> None:
+    """Check that a warning mentions a new PDB soon after its creation, because the webhook watches PDBs."""
     node, namespace = workload.take_node(), workload.namespace
     workload.create_bare_pods(node, "one", "two", labels=DATABASE_LABELS)
     workload.create_budget("one", DATABASE_LABELS, 1, expected_healthy=2)
@@ -71,7 +71,9 @@ def test_new_budgets_appear_in_warnings(workload: Workload, client: SyncClient) 
     assert any(has_warning() for _ in range(50))
 
 
-def test_kubectl_prints_warnings(workload: Workload, client: SyncClient, webhook_cluster: LocalCluster) -> None:
+def test_kubectl_prints_admission_warnings(
+    workload: Workload, client: SyncClient, webhook_cluster: LocalCluster
+) -> None:
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")
 

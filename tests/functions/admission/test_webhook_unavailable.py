@@ -26,7 +26,7 @@ CONFIGURATION_PATH = f"{TARGET_PATHS['ValidatingWebhookConfiguration']}/nodemain
 CA_BUNDLE_POINTER = "/webhooks/0/clientConfig/caBundle"
 
 
-def is_rejected(client: SyncClient, name: str = "nobody", error_type: type[ApiError] = Denied) -> bool:
+def is_create_rejected(client: SyncClient, name: str = "nobody", error_type: type[ApiError] = Denied) -> bool:
     """Return whether a dry run that creates a maintenance for the unknown node `name` raises `error_type`."""
     try:
         client.with_dry_run().create(MEDIK8S.path, build_maintenance(name))
@@ -41,11 +41,11 @@ def stopped_webhook(webhook: Webhook, client: SyncClient) -> Iterator[None]:
     webhook.server.kill()
     yield
     webhook.start_server()
-    wait_until_ready("admission", lambda: is_rejected(client), [webhook.server])
+    wait_until_ready("admission", lambda: is_create_rejected(client), [webhook.server])
 
 
 @proves("NMO-18")
-def test_stopped_webhook_blocks_nothing_and_causes_no_warnings(
+def test_stopped_webhook_blocks_no_creation_and_causes_no_warnings(
     stopped_webhook: None, workload: Workload, client: SyncClient
 ) -> None:
     """Check that objects are created without warnings while the webhook is stopped.
@@ -63,14 +63,16 @@ def test_stopped_webhook_blocks_nothing_and_causes_no_warnings(
 
 
 @proves("NMO-18", "NMO-19", "NMO-21")
-def test_policy_rejects_invalid_names_while_webhook_is_stopped(
+def test_admission_policy_rejects_invalid_names_while_webhook_is_stopped(
     stopped_webhook: None, workload: Workload, client: SyncClient, webhook_cluster: LocalCluster
 ) -> None:
     """Check that the ValidatingAdmissionPolicy still rejects an invalid node name while the webhook is stopped.
 
     The API server enforces a new policy only after a delay, so the test first waits until the policy is enforced.
     """
-    wait_until_ready("the policy", lambda: is_rejected(client, "doesNotExist", Rejected), webhook_cluster.servers)
+    wait_until_ready(
+        "the policy", lambda: is_create_rejected(client, "doesNotExist", Rejected), webhook_cluster.servers
+    )
     with pytest.raises(Rejected, match="no node with name doesNotExist found"):
         create_maintenance(client, build_maintenance("doesNotExist"))
 
@@ -88,22 +90,22 @@ def test_webhook_with_untrusted_certificate_is_ignored(webhook: Webhook, client:
 
     set_ca_bundle(base64.b64encode(CertificateAuthority("wrong").ca_certificate.encode()).decode())
     try:
-        wait_until_ready("the wrong CA bundle", lambda: not is_rejected(client), [webhook.server])
+        wait_until_ready("the wrong CA bundle", lambda: not is_create_rejected(client), [webhook.server])
     finally:
         set_ca_bundle(original_bundle)
-    wait_until_ready("the right CA bundle", lambda: is_rejected(client), [webhook.server])
+    wait_until_ready("the right CA bundle", lambda: is_create_rejected(client), [webhook.server])
 
 
 @pytest.mark.slow
 @proves("NMO-18")
-def test_certificate_renewal_admits_no_invalid_object(webhook: Webhook, client: SyncClient) -> None:
+def test_webhook_rejects_invalid_objects_during_certificate_renewal(webhook: Webhook, client: SyncClient) -> None:
     """Check that the webhook rejects every invalid object while its certificate is renewed.
 
     With `failurePolicy: Ignore`, a failed TLS handshake would admit the object without a check.
     """
     for _ in range(10):
         webhook.renew_certificate()
-        assert all(is_rejected(client) for _ in range(5))
+        assert all(is_create_rejected(client) for _ in range(5))
 
 
 @pytest.mark.parametrize("body", ["", "{", "[]", "{}", '{"apiVersion": "admission.k8s.io/v1"}'])

@@ -1,4 +1,4 @@
-"""Fixtures and helpers for the certificate tests; each test starts without Secrets and cleans up after itself."""
+"""Fixtures and helpers for the certificate tests, each of which starts without Secrets and deletes its objects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECRETS_PATH, CONFIG_MAPS_PATH = (
 WEBHOOK_CONFIGURATIONS_PATH = TARGET_PATHS["ValidatingWebhookConfiguration"]
 PROPAGATION_DELAY = timedelta(minutes=10)
 SETTINGS = Settings(propagation_delay=PROPAGATION_DELAY - PUBLISH_MARGIN - timedelta(seconds=30))
-"""Settings under which a new CA may sign in any pass that starts `PROPAGATION_DELAY` after the previous pass."""
+"""Settings with which a new CA may sign certificates `PROPAGATION_DELAY` after the pass that published it."""
 _numbers = itertools.count(1)
 
 
@@ -48,7 +48,7 @@ def build_secret_reference_event(event_type: str, name: str) -> CloudEvent:
 
 
 class NamespaceCertificates:
-    """The certificates of one namespace, by default the product's, as an administrator creates and reads them."""
+    """Administrator's access to the certificate Secrets and CA bundles of one namespace, by default the product's."""
 
     def __init__(self, administrator_client: SyncClient, namespace: str = DEFAULT_NAMESPACE) -> None:
         self.administrator_client, self.namespace = administrator_client, namespace
@@ -67,7 +67,7 @@ class NamespaceCertificates:
         data: dict[str, str] | None = None,
         immutable: bool = False,
     ) -> Object:
-        """Create a server's Secret with the label for which `renew-certificates` issues a certificate."""
+        """Create a server's Secret with the label that makes `renew-certificates` issue a certificate."""
         merged_annotations = {objects.DNS_NAMES_ANNOTATION: f"{name}.svc,127.0.0.1", **(annotations or {})}
         metadata = {"name": name, "labels": {COMPONENT_LABEL: component}, "annotations": merged_annotations}
         secret = {"metadata": metadata, "type": "Opaque", "data": data or {}, "immutable": immutable}
@@ -100,19 +100,19 @@ class NamespaceCertificates:
         return key_pairs.format_serial(pair.parsed_certificate) if pair else ""
 
     def get_bundle_configmap(self, component: str = "kubevirt") -> Object | None:
-        """Return the ConfigMap with a component's CA bundle, or None if there is none."""
+        """Return the ConfigMap with a component's CA bundle, or None if it does not exist."""
         path = f"{self.config_maps_path}/{COMPONENTS[component].bundle_configmap_name}"
         return self.administrator_client.run(get_or_none(self.administrator_client.api.get(path)))
 
     def get_trusted_bundle(self, component: str = "kubevirt") -> str:
-        """Return the CA bundle that clients read from the ConfigMap."""
+        """Return the CA bundle that clients read from the component's ConfigMap."""
         return "".join(component_state.parse_published_bundle(self.get_bundle_configmap(component)))
 
     def create_webhook_configuration(self, name: str, secret_name: str, url: str = "") -> Object:
         """Create a webhook configuration that requests the CA bundle of the Secret `secret_name`.
 
-        With a `url`, the API server calls that webhook for ConfigMaps with the label `test=admitted`, and rejects them
-        if it gets no response.
+        If `url` is set, the API server calls this URL for each ConfigMap with the label `test=admitted`. Without a
+        response, it rejects the ConfigMap.
         """
         rule = {"apiGroups": ["example.com"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["things"]}
         hook: Object = {
@@ -136,13 +136,13 @@ class NamespaceCertificates:
         return self.administrator_client.create(WEBHOOK_CONFIGURATIONS_PATH, {"metadata": metadata, "webhooks": [hook]})
 
     def get_events_by_reason(self, name: str) -> dict[str, Object]:
-        """Return the Events about an object of this name, by reason."""
+        """Return the Kubernetes Events about the object with this name, by reason."""
         path = f"/api/v1/namespaces/{self.namespace}/events"
         events = self.administrator_client.list(path, field_selector=f"involvedObject.name={name}")["items"]
         return {event["reason"]: event for event in events}
 
     def run_pass_after(self, client: SyncClient, delay: timedelta = timedelta(0)) -> list[ApiError]:
-        """Advance the simulated clock by `delay`, run a pass with this client, and return the errors of the pass."""
+        """Advance the simulated clock by `delay`, run a renewal pass with this client, and return its errors."""
         self.now += delay
         return self.run_pass(client).errors
 
@@ -180,7 +180,7 @@ def grant_access(administrator_client: SyncClient, functions: Functions, namespa
 
 @pytest.fixture
 def certificates(admin_client: SyncClient) -> Iterator[NamespaceCertificates]:
-    """Yield the certificates of the product's namespace, which is emptied before and after the test."""
+    """Yield access to the certificates of the product's namespace, which is emptied before and after the test."""
     delete_test_objects(admin_client)
     yield NamespaceCertificates(admin_client)
     delete_test_objects(admin_client)
@@ -190,7 +190,7 @@ def certificates(admin_client: SyncClient) -> Iterator[NamespaceCertificates]:
 def other_namespace_certificates(
     admin_client: SyncClient, functions: Functions, workload: Workload
 ) -> NamespaceCertificates:
-    """Return the certificates of another namespace, in which `renew-certificates` may also write Secrets."""
+    """Return access to the certificates of another namespace, in which `renew-certificates` may also write Secrets."""
     grant_access(admin_client, functions, workload.namespace, "get", "list", "create", "patch")
     return NamespaceCertificates(admin_client, workload.namespace)
 

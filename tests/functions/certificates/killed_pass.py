@@ -1,4 +1,4 @@
-"""Runs renewal passes over all certificates, and kills each one after its first write.
+"""Runs passes of `renew-certificates`, and kills the process of each pass after its first write.
 
 Usage: `killed_pass KUBECONFIG PROPAGATION_DELAY_SECONDS`.
 

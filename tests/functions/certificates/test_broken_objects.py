@@ -71,8 +71,8 @@ def client(functions: Functions) -> SyncClient:
     return functions.clusters[STEP]
 
 
-def build_foreign_secret_data(certificates: NamespaceCertificates, name: str) -> dict[str, str]:
-    """Build the data of another issuer's Secret: certificate, key and the certificate of the signing CA."""
+def build_secret_data_of_other_issuer(certificates: NamespaceCertificates, name: str) -> dict[str, str]:
+    """Build the data of a Secret of another issuer: the certificate, its key and the certificate of its CA."""
     signer = key_pairs.create_ca(KUBEVIRT, certificates.now)
     pair = key_pairs.issue_serving_certificate(signer, [f"{name}.svc", "127.0.0.1"], KUBEVIRT, certificates.now)
     return objects.encode_entries(
@@ -116,14 +116,14 @@ def test_invalid_server_name_is_reported_and_blocks_no_other_secret(
 def test_expired_ca_is_replaced_in_one_pass(client: SyncClient, certificates: NamespaceCertificates) -> None:
     """Check that one pass replaces an expired CA and issues a valid certificate from the new one.
 
-    The test simulates days without a tick. The server's certificate has then expired, too, while a certificate of
-    another issuer is still valid.
+    The test simulates days without a tick. The server's certificate has expired as well, but a certificate of another
+    issuer is still valid.
     """
     certificates.create_secret("api")
     certificates.run_pass_after(client)
     (ca,) = key_pairs.parse_certificates(get_certificate_pem(certificates, CA_SECRET_NAME))
     certificates.now = key_pairs.get_not_after(ca) + MINUTE
-    certificates.create_secret("theirs", data=build_foreign_secret_data(certificates, "theirs"))
+    certificates.create_secret("theirs", data=build_secret_data_of_other_issuer(certificates, "theirs"))
 
     assert certificates.run_pass_after(client) == []
 
@@ -133,7 +133,7 @@ def test_expired_ca_is_replaced_in_one_pass(client: SyncClient, certificates: Na
 
 @proves("OSV-20")
 @pytest.mark.parametrize("key_type", ["ed25519", "p521"])
-def test_supplied_ca_with_unusual_key_type_signs_or_is_replaced(
+def test_supplied_ca_with_unusual_key_type_is_used_or_replaced(
     client: SyncClient, certificates: NamespaceCertificates, key_type: str
 ) -> None:
     key = ed25519.Ed25519PrivateKey.generate() if key_type == "ed25519" else ec.generate_private_key(ec.SECP521R1())
@@ -153,7 +153,7 @@ def test_supplied_ca_with_unusual_key_type_signs_or_is_replaced(
 
 
 def build_custom_ca(key: ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey, now: datetime) -> KeyPair:
-    """Build a CA as an administrator may supply it: its key identifier is not the SHA-1 hash of its key."""
+    """Build a CA that an administrator could supply, whose key identifier is not the SHA-1 hash of its key."""
     name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "supplied")])
     identifier = x509.SubjectKeyIdentifier(b"custom key identifier")
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
@@ -172,7 +172,7 @@ def build_custom_ca(key: ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey,
 
 @proves("OSV-22")
 def test_certificate_issued_by_supplied_ca_is_trusted(client: SyncClient, certificates: NamespaceCertificates) -> None:
-    """Check that clients trust certificates issued by a supplied CA with an unusual key identifier.
+    """Check that clients trust certificates of an administrator's CA with an unusual key identifier.
 
     OpenSSL compares the certificate's authority key identifier with the identifier in the CA's certificate.
     """
@@ -222,7 +222,7 @@ def _can_connect_with_openssl(pair: KeyPair, bundle: str) -> bool:
 
 
 @proves("OSV-22")
-def test_requested_renewal_after_ca_loss_waits_for_propagation(
+def test_requested_renewal_after_ca_loss_waits_until_new_ca_is_propagated(
     client: SyncClient, certificates: NamespaceCertificates
 ) -> None:
     """Check that a requested renewal after the loss of the CA waits until the new CA has been published long enough.
@@ -245,7 +245,7 @@ def test_requested_renewal_after_ca_loss_waits_for_propagation(
 
 @proves("OSV-20", "OSV-22")
 @pytest.mark.parametrize("fault", ["deleted", "corrupt"])
-def test_certificate_lost_during_propagation_is_reissued_by_trusted_ca(
+def test_certificate_lost_during_waiting_period_is_reissued_by_trusted_ca(
     client: SyncClient, certificates: NamespaceCertificates, fault: str
 ) -> None:
     certificates.create_secret("api")
@@ -264,17 +264,17 @@ def test_certificate_lost_during_propagation_is_reissued_by_trusted_ca(
 
 
 @proves("OSV-22", "OSV-23")
-def test_foreign_certificate_is_replaced_only_after_propagation(
+def test_foreign_certificate_is_replaced_only_after_waiting_period(
     client: SyncClient, certificates: NamespaceCertificates
 ) -> None:
-    """Check that another issuer's certificate is replaced only after a waiting period, even if our CA is not new.
+    """Check that another issuer's certificate is replaced only after a waiting period, even if the product's CA is old.
 
-    The server's clients read `ca.crt` in the server's Secret, to which our CA has only just been added.
+    The server's clients read `ca.crt` in the server's Secret, to which the product's CA has only just been added.
     """
     certificates.create_secret("api")
     certificates.run_pass_after(client)
     certificates.run_pass_after(client, PROPAGATION_DELAY)
-    certificates.create_secret("theirs", data=build_foreign_secret_data(certificates, "theirs"))
+    certificates.create_secret("theirs", data=build_secret_data_of_other_issuer(certificates, "theirs"))
     foreign_serial = certificates.get_serial("theirs")
 
     certificates.run_pass_after(client)
@@ -330,11 +330,13 @@ def test_immutable_secret_does_not_block_other_secrets(client: SyncClient, certi
 
 
 @proves("OSV-20", "OSV-22")
-def test_immutable_secret_delays_next_ca_but_no_repair(client: SyncClient, certificates: NamespaceCertificates) -> None:
-    """Check that the next CA does not sign while an immutable Secret has an old bundle, but that repairs are made.
+def test_immutable_secret_delays_next_ca_but_not_repairs(
+    client: SyncClient, certificates: NamespaceCertificates
+) -> None:
+    """Check that the next CA signs no certificate while an immutable Secret has an old bundle.
 
     Clients of that Secret use its `ca.crt` to trust the other servers. The current CA therefore signs until all
-    certificates that it issued have expired. A Secret that is deleted in the meantime is recreated immediately.
+    certificates that it issued have expired. `renew-certificates` recreates a deleted Secret immediately.
     """
     certificates.create_secret("frozen")
     certificates.create_secret("api")
@@ -437,8 +439,8 @@ def test_component_with_hanging_writes_does_not_block_other_components(
 ) -> None:
     """Check that a component whose writes all hang does not block the other components forever.
 
-    The hanging writes, and a list request that never ends, use up a whole pass. The next passes start with different
-    components, in the same namespace and in another namespace.
+    The hanging writes, and a list request that never ends, take all the time of a pass. The next passes start with
+    different components, in the same namespace and in another namespace.
     """
     hanging_names = [f"frozen-{number}" for number in range(8)]
     for name in hanging_names:
@@ -468,7 +470,7 @@ def test_write_timeouts_are_separate_for_secrets_and_configmaps(
 ) -> None:
     """Check that timeouts of Secret writes do not shorten the timeout of ConfigMap writes.
 
-    A hanging webhook for Secrets does not affect ConfigMaps. A shared timeout would leave ConfigMaps only 1/16 s.
+    A hanging webhook for Secrets does not affect ConfigMaps. A shared timeout would leave 1/16 s for ConfigMaps.
     """
     names = [f"api-{number}" for number in range(3)]
     for name in names:
@@ -501,7 +503,7 @@ def test_write_timeouts_are_separate_for_secrets_and_configmaps(
 def test_unlabelled_object_with_needed_name_is_reported(
     client: SyncClient, certificates: NamespaceCertificates, path: str
 ) -> None:
-    """Check that an unlabelled object with a needed name is reported, and that all independent writes are made."""
+    """Check that an unlabelled object with a name that the product needs is reported, and blocks no other write."""
     certificates.create_secret("api")
     certificates.run_pass_after(client)
     certificates.administrator_client.patch(path, {"metadata": {"labels": {COMPONENT_LABEL: None}}})
@@ -552,7 +554,7 @@ def test_future_publication_time_does_not_delay_renewal(
 
 @pytest.mark.parametrize("pause", ["21601", "86400"])
 def test_too_long_certificate_pause_is_rejected(pause: str) -> None:
-    """Check that `CERTIFICATE_PAUSE` must be shorter than the time after which a new certificate is due for renewal.
+    """Check that `CERTIFICATE_PAUSE` is rejected if a new certificate would be due for renewal before the pause ends.
 
     Otherwise each new CA would be replaced before it could sign.
     """
@@ -564,7 +566,7 @@ def test_too_long_certificate_pause_is_rejected(pause: str) -> None:
 def test_requests_for_new_ca_are_limited_by_bundle_size(
     client: SyncClient, certificates: NamespaceCertificates
 ) -> None:
-    """Check that repeated requests for a new CA are fulfilled until the bundle has ten CAs.
+    """Check that requests for a new CA are declined with an Event once the bundle has ten CAs.
 
     Each new CA starts another waiting period and stays in the bundle until it expires, so the number must be limited.
     """
@@ -591,7 +593,7 @@ def test_requests_for_new_ca_are_limited_by_bundle_size(
         {"strange": {"names": [None, {"a": 1}]}},
     ],
 )
-def test_invalid_entry_in_secret_list_blocks_nothing(
+def test_invalid_entry_in_secret_list_blocks_no_renewal(
     client: SyncClient, certificates: NamespaceCertificates, entry: dict[str, object]
 ) -> None:
     certificates.create_secret("api")
@@ -617,8 +619,8 @@ def test_thousands_of_listed_secrets_delay_no_repair(
 ) -> None:
     """Check that thousands of missing Secrets in the ConfigMap's list do not delay a repair.
 
-    To read each listed Secret would take longer than a pass. `renew-certificates` recreates a limited number of
-    Secrets that have server names, and removes all other names from the list.
+    Reading each listed Secret would take longer than a pass. `renew-certificates` recreates a limited number of
+    Secrets that have DNS names of a server, and removes all other names from the list.
     """
     certificates.create_secret("api")
     functions.invoke(STEP, build_tick())
@@ -644,9 +646,9 @@ def test_thousands_of_listed_secrets_delay_no_repair(
 def test_secret_with_name_of_other_components_ca_is_reported(
     client: SyncClient, certificates: NamespaceCertificates
 ) -> None:
-    """Check that a Secret with the name of another component's CA Secret is reported and not written.
+    """Check that `renew-certificates` reports, but does not write, a server Secret named like another CA Secret.
 
-    Otherwise both components would overwrite it forever.
+    Otherwise the two components would overwrite the Secret forever.
     """
     name = COMPONENTS["cdi"].ca_secret_name
     created_secret = certificates.create_secret(name)
@@ -659,13 +661,13 @@ def test_secret_with_name_of_other_components_ca_is_reported(
 
 
 @proves("OSV-20")
-def test_unlistable_injection_targets_block_next_ca_but_no_repair(
+def test_unlistable_injection_targets_block_next_ca_but_not_repairs(
     fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
     """Check that server Secrets are repaired, but no new CA signs, while the CA injection targets cannot be listed.
 
-    A new CA would lock out every client that uses an unlisted target. The failure is counted for the alert, and the
-    event is not retried.
+    Clients that read the CA bundle from an unlisted target would not trust a new CA. The failure is counted for the
+    alert, and the event is not retried.
     """
     client, failure_metric = (
         proxied_functions.clusters[STEP],
@@ -749,7 +751,7 @@ def delay_crd_list(
 ) -> Callable[[str], Fault | None]:
     """Return a fault rule that delays the list of CRDs until a Secret is patched.
 
-    Afterwards the rule `next_rule` applies.
+    After that patch, the rule `next_rule` applies.
     """
 
     def select_fault(request: str) -> Fault | None:
@@ -762,12 +764,12 @@ def delay_crd_list(
 
 
 @proves("OSV-20", "OSV-23")
-def test_tick_runs_second_pass_if_lists_arrive_late(
+def test_tick_runs_second_pass_if_target_lists_arrive_late(
     fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
     """Check that a tick runs a second pass if the lists of CA injection targets arrive late.
 
-    The first pass makes the repairs that need no lists; the second one writes the bundle to the CA injection targets.
+    The first pass makes the repairs that need no lists. The second pass writes the bundle to the CA injection targets.
     """
     certificates.create_secret("api")
     certificates.run_pass_after(proxied_functions.clusters[STEP])
@@ -828,7 +830,7 @@ def test_second_passes_start_with_different_components(
     assert {states[0].component.name for states in states_by_tick} == {"kubevirt", "cdi"}
 
 
-def drop_responses_to(request_prefix: str) -> Callable[[str], Fault | None]:
+def build_response_drop_rule(request_prefix: str) -> Callable[[str], Fault | None]:
     """Return a fault rule under which requests that start with `request_prefix` get no response."""
     return lambda request: NO_RESPONSE if request.startswith(request_prefix) else None
 
@@ -848,7 +850,7 @@ def test_second_pass_reports_unlabelled_configmap_even_if_lists_hang(
         f"{CONFIG_MAPS_PATH}/{KUBEVIRT.bundle_configmap_name}", {"metadata": {"labels": {COMPONENT_LABEL: None}}}
     )
     certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: ""}})
-    fault_proxy.inject(delay_crd_list(fault_proxy, drop_responses_to("list customresource")))
+    fault_proxy.inject(delay_crd_list(fault_proxy, build_response_drop_rule("list customresource")))
 
     response = proxied_functions.post(STEP, build_tick())
     create_count = fault_proxy.request_counts["create configmaps"]
@@ -860,7 +862,7 @@ def test_second_pass_reports_unlabelled_configmap_even_if_lists_hang(
 
 
 @proves("OSV-22")
-def test_configuration_written_during_second_pass_gets_bundle(
+def test_webhook_configuration_written_during_second_pass_gets_ca_bundle(
     fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
     path = f"{WEBHOOK_CONFIGURATIONS_PATH}/nodemaintenance-validate"
@@ -869,12 +871,12 @@ def test_configuration_written_during_second_pass_gets_bundle(
     certificates.create_webhook_configuration("nodemaintenance-validate", "api")
     certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: ""}})
 
-    def write_configuration_on_patch(request: str) -> Fault | None:
+    def write_webhook_configuration_on_patch(request: str) -> Fault | None:
         if request == "patch validatingwebhookconfigurations 1":
             certificates.administrator_client.patch(path, {"metadata": {"labels": {"written": "meanwhile"}}})
         return NO_RESPONSE if request.startswith("list customresource") else None
 
-    fault_proxy.inject(delay_crd_list(fault_proxy, write_configuration_on_patch))
+    fault_proxy.inject(delay_crd_list(fault_proxy, write_webhook_configuration_on_patch))
     response = proxied_functions.post(STEP, build_tick())
     fault_proxy.stop_faults()
 
@@ -886,7 +888,7 @@ def test_configuration_written_during_second_pass_gets_bundle(
 
 @proves("OSV-20")
 @pytest.mark.parametrize("lists_arrive", [True, False])
-def test_tick_without_time_for_second_pass_makes_next_tick_wait_for_lists(
+def test_tick_without_time_for_second_pass_makes_next_tick_wait_for_target_lists(
     fault_proxy: FaultProxy,
     proxied_functions: Functions,
     certificates: NamespaceCertificates,
@@ -907,7 +909,7 @@ def test_tick_without_time_for_second_pass_makes_next_tick_wait_for_lists(
     certificates.patch_secret("handler", {"data": {PRIVATE_KEY_ENTRY: ""}})
     are_targets_unknown = []
     for hanging_request in ("patch secrets", "patch secrets" if lists_arrive else "list customresourcedefinitions"):
-        fault_proxy.inject(drop_responses_to(hanging_request))
+        fault_proxy.inject(build_response_drop_rule(hanging_request))
         with set_deadline(1):
             are_targets_unknown.append(
                 [state.are_targets_unknown for state in certificates.run_pass(proxied_functions.clusters[STEP]).states]

@@ -1,6 +1,6 @@
-"""Tests for `renew-certificates` on a real API server, with its own account.
+"""Tests for `renew-certificates` on a real API server, with the function's own ServiceAccount.
 
-They cover each state of a Secret, and concurrent passes.
+They cover each state of a certificate Secret, and concurrent passes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ CA_SECRET_NAME = COMPONENTS["kubevirt"].ca_secret_name
 def client(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> SyncClient:
     """Return an API client with the account of `renew-certificates`.
 
-    The time limits of `renew-certificates` are long, so that its passes complete even on a busy machine.
+    The fixture extends the time limits of `renew-certificates`, so that its passes complete even on a busy machine.
     """
     for module, limits in (
         (lookup, ("LIST_TIMEOUT_SECONDS", "TICK_LIST_TIMEOUT_SECONDS")),
@@ -86,7 +86,7 @@ def test_labelled_secret_gets_trusted_certificate(functions: Functions, certific
 def test_admission_webhook_gets_certificate_and_ca_bundle(
     functions: Functions, certificates: NamespaceCertificates
 ) -> None:
-    """Check that the admission webhook's Secret gets a certificate, and its configuration the CA bundle."""
+    """Check that the admission webhook's Secret gets a certificate, and the webhook configuration the CA bundle."""
     certificates.create_secret("validate", "ours")
     certificates.create_webhook_configuration("nodemaintenance-validate", "validate")
 
@@ -101,8 +101,8 @@ def test_admission_webhook_gets_certificate_and_ca_bundle(
 
 @proves("OSV-22")
 @pytest.mark.parametrize("kind", TARGET_PATHS)
-def test_annotated_object_of_each_kind_gets_ca_bundle(certificates: NamespaceCertificates, kind: str) -> None:
-    """Check that an annotated object of each kind gets the CA bundle and keeps all other fields."""
+def test_annotated_object_of_each_supported_kind_gets_ca_bundle(certificates: NamespaceCertificates, kind: str) -> None:
+    """Check that an annotated object of each supported kind gets the CA bundle and keeps all its other fields."""
     certificates.create_secret("api")
     created = certificates.administrator_client.create(TARGET_PATHS[kind], build_injection_target(kind))
     path = f"{TARGET_PATHS[kind]}/{created['metadata']['name']}"
@@ -122,12 +122,12 @@ def test_annotated_object_of_each_kind_gets_ca_bundle(certificates: NamespaceCer
 
 
 @pytest.mark.parametrize("kind", TARGET_PATHS)
-def test_injection_targets_are_reread_with_list_permission(
+def test_injection_targets_are_reread_with_list_permission_only(
     client: SyncClient, certificates: NamespaceCertificates, kind: str
 ) -> None:
-    """Check that `reread_targets` returns the latest state of each target, without those that no longer exist.
+    """Check that `reread_targets` returns the latest state of each CA injection target that still exists.
 
-    The account of `renew-certificates` may list all of these kinds, but get only CustomResourceDefinitions.
+    The account of `renew-certificates` has the verb `list` for all target kinds, but `get` only for CRDs.
     """
     created = {
         **certificates.administrator_client.create(TARGET_PATHS[kind], build_injection_target(kind)),
@@ -146,7 +146,7 @@ def test_injection_targets_are_reread_with_list_permission(
 
 
 def build_injection_target(kind: str) -> Object:
-    """Build an object of this kind that requests the CA bundle of the Secret `api`; the API server never calls it."""
+    """Build a CA injection target of this kind for the Secret `api`; the API server never calls its webhook."""
     service = {"namespace": DEFAULT_NAMESPACE, "name": "api"}
     metadata = {"name": "test-carrier", "annotations": {INJECT_ANNOTATION: f"{DEFAULT_NAMESPACE}/api"}}
     if kind == "APIService":
@@ -164,7 +164,7 @@ def build_injection_target(kind: str) -> Object:
     return {"metadata": metadata, "webhooks": [{**hook, "clientConfig": {"service": service}}]}
 
 
-def test_target_of_other_namespace_is_not_read_in_full(
+def test_crd_with_bundle_of_other_namespace_is_not_read_in_full(
     fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
     """Check that `renew-certificates` never reads a whole CRD that requests a bundle from another namespace.
@@ -211,7 +211,7 @@ def test_pass_without_due_renewal_writes_nothing(functions: Functions, certifica
 
 
 @proves("OSV-20")
-def test_delete_event_recreates_secret(functions: Functions, certificates: NamespaceCertificates) -> None:
+def test_delete_event_of_secret_recreates_it(functions: Functions, certificates: NamespaceCertificates) -> None:
     certificates.create_secret("api")
     functions.invoke(STEP, build_tick())
     old_serial, old_bundle = certificates.get_serial("api"), certificates.get_trusted_bundle()
@@ -345,7 +345,7 @@ def test_unsuitable_secret_is_skipped_with_one_event(
     annotations: dict[str, str],
     reason: str,
 ) -> None:
-    """Check that an unsuitable Secret is skipped with one Event over several ticks, and other Secrets are renewed."""
+    """Check that an unsuitable Secret is skipped with one Event in several ticks, and other Secrets are renewed."""
     created_secret = certificates.create_secret(name, component, annotations=annotations)
     certificates.create_secret("api")
 
@@ -394,8 +394,8 @@ def test_concurrent_passes_create_one_ca(
 ) -> None:
     """Check that concurrent passes create at most one new CA, and that every client trusts every server.
 
-    The passes start without certificates, at the due time, or at the end of the waiting period. A pass that has too
-    many conflicts or gets no response in time gives up, and its event is redelivered.
+    The passes start without certificates, when a renewal is due, or at the end of the waiting period. A pass fails
+    after too many conflicts or a timeout, and its event is redelivered.
     """
     for name in ("api", "handler", "controller"):
         certificates.create_secret(name)
@@ -430,7 +430,7 @@ def test_concurrent_passes_create_one_ca(
 def test_first_pass_that_cannot_list_injection_targets_in_time_has_no_error(
     client: SyncClient, certificates: NamespaceCertificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that a first pass has no error if the injection targets are not listed in time.
+    """Check that the first pass reports no error if the lists of CA injection targets arrive too late.
 
     The pass writes the ConfigMap twice: first to add the new CA, and then to mark it as published when it begins to
     sign certificates.
@@ -450,9 +450,9 @@ def test_first_pass_that_cannot_list_injection_targets_in_time_has_no_error(
 def test_forbidden_webhook_configuration_is_reported_and_blocks_no_certificate(
     functions: Functions, certificates: NamespaceCertificates
 ) -> None:
-    """Check that an Event reports a webhook configuration that may not be written, and that no certificate is blocked.
+    """Check that an Event reports a webhook configuration without write permission, and that certificates are issued.
 
-    The configuration never trusted the CA of `renew-certificates`, so it does not delay the server's certificate.
+    The configuration never had the CA of `renew-certificates`, so it does not delay the server's certificate.
     """
     certificates.create_secret("api")
     certificates.create_webhook_configuration("of-somebody-else", "api")
@@ -495,7 +495,7 @@ def test_unwritable_webhook_configuration_delays_next_ca(
     )
 
 
-def test_repeatedly_removed_bundle_is_restored_only_at_ticks(
+def test_repeatedly_removed_ca_bundle_is_restored_only_at_ticks(
     fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
     """Check that a bundle that another client keeps removing is restored once, and then only at ticks.
@@ -574,7 +574,7 @@ def test_invalid_certificate_pause_is_rejected(pause: str) -> None:
         Settings.from_environment({"CERTIFICATE_PAUSE": pause})
 
 
-def test_settings_are_read_from_environment() -> None:
+def test_certificate_settings_are_read_from_environment() -> None:
     settings = Settings.from_environment({"CERTIFICATE_NAMESPACES": " kubevirt, cdi ,", "CERTIFICATE_PAUSE": "60"})
 
     assert settings == Settings(("kubevirt", "cdi"), timedelta(seconds=60))

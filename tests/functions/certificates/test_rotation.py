@@ -40,7 +40,7 @@ STEP_ACCOUNT = access.make_username("renew-certificates")
 TIMEOUT_SECONDS = 30
 CONNECTIONS_PER_SECOND = 200
 BUNDLE_READ_INTERVAL_SECONDS = 1.0
-"""Interval at which each client reads the bundle."""
+"""Interval at which each client reads the CA bundle."""
 REQUEST = b"GET / HTTP/1.1\r\nHost: api\r\n\r\n"
 
 
@@ -51,7 +51,7 @@ def create_client_context(bundle: str) -> ssl.SSLContext:
 
 
 class PollingClient(threading.Thread):
-    """A client that repeatedly reads the published bundle, connects with it, and records failures."""
+    """Thread that repeatedly reads the published CA bundle, connects to the server with it, and records failures."""
 
     def __init__(self, certificates: NamespaceCertificates, port: int) -> None:
         super().__init__(daemon=True)
@@ -79,7 +79,7 @@ class PollingClient(threading.Thread):
                 self._connected.notify_all()
 
     def wait_for_connections(self, count: int = 2) -> None:
-        """Wait for `count` more connections, so that the client has read the currently published bundle."""
+        """Wait for `count` more connections, so that the client has read the current CA bundle."""
         with self._connected:
             target_count = self.connection_count + count
             assert self._connected.wait_for(lambda: self.connection_count >= target_count, TIMEOUT_SECONDS)
@@ -100,14 +100,14 @@ def run_polling_client(certificates: NamespaceCertificates, port: int) -> Iterat
 
 
 class KilledPassRunner:
-    """A process that runs each pass in a child process, which is killed after its first write."""
+    """Client of the program `killed_pass`, which kills each renewal pass after its first write."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self.kill_count = 0
 
     def run_pass(self, now: datetime) -> bool:
-        """Run a pass at this time, and return whether it was killed, which happens after its first write."""
+        """Run a pass with this current time, and return whether the pass wrote something and was killed."""
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(f"{now.isoformat()}\n")
@@ -134,9 +134,9 @@ def test_no_client_fails_if_renewal_is_killed_after_each_write(
 ) -> None:
     """Check that clients can connect while a renewal is killed after every single write.
 
-    The renewal starts without certificates, at the due time, and at the end of the waiting period. Each pass is killed
+    The test runs without certificates, when a renewal is due, and at the end of the waiting period. Each pass is killed
     after its first write, until nothing is left to write. During all passes, a client keeps connecting with the
-    published bundle.
+    published CA bundle.
     """
     today = datetime.now(timezone.utc).replace(microsecond=0)
     start_time = today - timedelta(days=1) - PROPAGATION_DELAY
@@ -171,8 +171,8 @@ def test_no_connection_fails_during_rotations(
 ) -> None:
     """Check that no connection fails during rotations of CA and certificate, at 200 new connections per second.
 
-    There is one rotation, then two within one waiting period. Clients read the bundle every second, and the server's
-    certificate changes at least two seconds after the bundle. Connections that are already open stay open to the end.
+    The test runs one rotation, and then two within one waiting period. Clients read the CA bundle every second, and the
+    server's certificate changes at least two seconds after the bundle. Open connections stay open until the end.
     """
     client = functions.clusters["renew-certificates"]
     settings = Settings(propagation_delay=timedelta(seconds=2 * BUNDLE_READ_INTERVAL_SECONDS))
@@ -206,7 +206,7 @@ def test_no_object_is_rejected_during_rotations_of_webhook_certificate(
 ) -> None:
     """Check that the API server rejects no object while the webhook's CA and certificate are rotated twice.
 
-    The webhook has `failurePolicy: Fail`, so the API server would reject each object that the webhook does not admit.
+    With `failurePolicy: Fail`, the API server rejects each object if the TLS connection to the webhook fails.
     """
     client = functions.clusters["renew-certificates"]
     settings = Settings(propagation_delay=timedelta(seconds=1))
@@ -219,9 +219,8 @@ def test_no_object_is_rejected_during_rotations_of_webhook_certificate(
     ):
         assert mount.updated.wait(TIMEOUT_SECONDS)
         certificates.create_webhook_configuration("nodemaintenance-validate", "api", f"https://{HOST}:{port}/admit")
-        creator.create_until(
-            is_allowed=False
-        )  # Without a CA, the API server trusts no response of the webhook, and rejects the ConfigMaps.
+        # Without a CA bundle, the API server does not trust the webhook's certificate, and rejects the ConfigMaps.
+        creator.create_until(is_allowed=False)
         rotations = RotationRunner(client, settings, certificates, mount)
         rotations.run_pass()
         creator.create_until(is_allowed=True)
@@ -235,7 +234,7 @@ def test_no_object_is_rejected_during_rotations_of_webhook_certificate(
 
 
 class ConfigMapCreator:
-    """A client that repeatedly creates a ConfigMap, for which the API server calls the webhook."""
+    """Client that repeatedly creates ConfigMaps, for each of which the API server calls the webhook."""
 
     def __init__(self, client: SyncClient, namespace: str) -> None:
         self._client, self._path = client, f"/api/v1/namespaces/{namespace}/configmaps"
@@ -262,7 +261,7 @@ class ConfigMapCreator:
 
     @contextmanager
     def create_continuously(self) -> Iterator[None]:
-        """Create ConfigMaps continuously within the block, and record each rejection."""
+        """Create ConfigMaps in a thread during the `with` block, and record each rejection."""
         thread = threading.Thread(target=self._create_until_stopped)
         thread.start()
         try:
@@ -279,7 +278,7 @@ class ConfigMapCreator:
 
 
 class RotationRunner:
-    """Rotates the CA and the server's certificate by requests for a new CA and passes of `renew-certificates`."""
+    """Rotates the CA and the server's certificate by requesting a new CA and running `renew-certificates`."""
 
     def __init__(
         self, client: SyncClient, settings: Settings, certificates: NamespaceCertificates, mount: MountedSecret
@@ -290,13 +289,12 @@ class RotationRunner:
         """Rotate three times, and return once the server has the certificate of the last rotation."""
         self.rotate_until_certificate_count(2)
         self._request_rotation()
-        time.sleep(
-            self._settings.propagation_delay.total_seconds() / 2
-        )  # The next rotation starts within the waiting period, which is real time in this test.
+        # The next rotation starts within the waiting period, which passes in real time in this test.
+        time.sleep(self._settings.propagation_delay.total_seconds() / 2)
         self.rotate_until_certificate_count(3)
 
     def rotate_until_certificate_count(self, count: int) -> None:
-        """Request a new CA, and run ticks until the server has used `count` different certificates."""
+        """Request a new CA, and run renewal passes until the server has used `count` different certificates."""
         self._request_rotation()
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while len(self._mount.certificates) < count:
@@ -316,7 +314,7 @@ class RotationRunner:
 
 
 class ConnectionLoad:
-    """Clients that open 200 connections a second with a bundle at most one second old.
+    """Load test whose clients open 200 connections per second with a CA bundle that is at most one second old.
 
     A few further clients keep their connection open.
     """
@@ -335,7 +333,7 @@ class ConnectionLoad:
         permanent_tasks = [
             asyncio.create_task(self._keep_connection_open(number)) for number in self.ports_by_connection
         ]
-        bundle_tasks = [asyncio.create_task(self._poll_bundle(number)) for number in range(len(self._contexts))]
+        bundle_tasks = [asyncio.create_task(self._poll_ca_bundle(number)) for number in range(len(self._contexts))]
         opening_task = asyncio.create_task(self._open_connections())
         await asyncio.to_thread(rotations.rotate_three_times)
         await asyncio.sleep(BUNDLE_READ_INTERVAL_SECONDS)  # Clients must also connect with the last certificate.
@@ -343,8 +341,8 @@ class ConnectionLoad:
         self._stop_requested.set()
         await asyncio.gather(opening_task, *permanent_tasks, *bundle_tasks)
 
-    async def _poll_bundle(self, client_number: int) -> None:
-        """Read the bundle periodically, with a different offset for each client."""
+    async def _poll_ca_bundle(self, client_number: int) -> None:
+        """Read the CA bundle periodically, at a different time offset for each client."""
         path = f"/api/v1/namespaces/node-maintenance/configmaps/{COMPONENTS['kubevirt'].bundle_configmap_name}"
         await asyncio.sleep(client_number * BUNDLE_READ_INTERVAL_SECONDS / len(self._contexts))
         while not self._stop_requested.is_set():

@@ -25,21 +25,21 @@ _numbers = itertools.count(1)
 
 
 class ConnectionCounter:
-    """A TCP server that counts connections and immediately closes each of them.
+    """TCP server that counts connections and immediately closes each connection.
 
-    The tests only need to know whether the API server connects.
+    The tests only need to know whether the API server connects to the webhook's URL.
     """
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.connection_count = 0
-        threading.Thread(target=self._count, daemon=True).start()
+        threading.Thread(target=self._count_connections, daemon=True).start()
 
     @property
     def url(self) -> str:
         return f"https://127.0.0.1:{self._socket.getsockname()[1]}/"
 
-    def _count(self) -> None:
+    def _count_connections(self) -> None:
         while True:
             try:
                 connection, _ = self._socket.accept()
@@ -62,7 +62,7 @@ def connection_counters() -> Iterator[tuple[ConnectionCounter, ConnectionCounter
 
 
 def build_webhook(name: str, url: str, rules: list[Object]) -> Object:
-    """Build a webhook for the test's ConfigMaps, which the API server admits even if the webhook does not respond."""
+    """Build a webhook for the test's ConfigMaps with `failurePolicy: Ignore`."""
     versions = {"admissionReviewVersions": ["v1"], "sideEffects": "None"}
     webhook_options = {"objectSelector": {"matchLabels": {"test": "order"}}, "rules": rules}
     return {
@@ -120,7 +120,7 @@ def test_webhook_is_not_called_before_ca_bundle_is_set(
 def test_changed_rules_annotation_updates_webhook_rules(
     functions: Functions, certificates: NamespaceCertificates
 ) -> None:
-    """Check that changed rules in the annotation replace earlier ones, and that the next pass writes nothing.
+    """Check that changed rules in the annotation replace the webhook's rules, and that the next pass writes nothing.
 
     Rules that another client wrote stay unchanged.
     """

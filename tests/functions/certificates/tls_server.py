@@ -1,4 +1,4 @@
-"""An HTTPS server in its own process that uses the certificate in a directory.
+"""HTTPS server that runs in its own process with the certificate in a directory.
 
 `python -m tests.functions.certificates.tls_server DIRECTORY` starts the server and prints its port.
 """
@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 
 @contextmanager
 def run_tls_server(directory: Path) -> Iterator[int]:
-    """Run a server with the certificate in the directory, in its own process, and yield its port."""
+    """Run the server with the certificate in the directory, in its own process, and yield the server's port."""
     command = [sys.executable, "-m", "tests.functions.certificates.tls_server", str(directory)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -29,9 +29,9 @@ HASWELL_CAPABILITIES = {"models": ["Conroe", "Haswell", "Penryn"], "cpu": "Haswe
 
 
 class CpuLabelScenario:
-    """The ConfigMaps and HyperConverged of a test, and access to `label-cpu`.
+    """Fixture object that writes the test's ConfigMaps and HyperConverged and posts events to `label-cpu`.
 
-    Its methods post events to `label-cpu` in the form in which an event source emits them.
+    Events have the form in which an event source emits them.
     """
 
     def __init__(self, administrator_client: SyncClient, workload: Workload, functions: Functions) -> None:
@@ -43,7 +43,7 @@ class CpuLabelScenario:
         return self.functions.clusters["label-cpu"]
 
     def replace_capabilities(self, entries: Mapping[str, Any], name: str = "offered") -> Object:
-        """Replace a ConfigMap with CPU capabilities; a key of `entries` is a node name or any name of an entry."""
+        """Replace a ConfigMap with CPU capabilities; each key of `entries` is a node or the name of a shared entry."""
         data = {key: value if isinstance(value, str) else json.dumps(value) for key, value in entries.items()}
         body = {"metadata": {"name": name, "labels": {capabilities.CAPABILITIES_LABEL: ""}}, "data": data}
         self.delete_capabilities(name)
@@ -56,7 +56,7 @@ class CpuLabelScenario:
         )
 
     def set_obsolete_cpus(self, obsolete_cpus: Object | None, *, namespace: str = "") -> Object:
-        """Create or update the HyperConverged with this `spec.obsoleteCPUs`, or with an empty spec for None."""
+        """Create or update the HyperConverged with these `spec.obsoleteCPUs`; None means an empty spec."""
         collection = (
             f"/apis/{hyperconverged.API_VERSION}/namespaces/{namespace or self.workload.namespace}/hyperconvergeds"
         )
@@ -74,11 +74,11 @@ class CpuLabelScenario:
         )
 
     def run_round(self, kind: str = "ConfigMap") -> int:
-        """Post an update event for an object of this kind, and return the number of events until the round ends."""
+        """Post an update event for an object of this kind, and return the number of events that label all nodes."""
         return self.post_with_replies(build_reference_event(kind))
 
     def post_with_replies(self, event: BaseCloudEvent) -> int:
-        """Post an event, then each reply in turn, and return the number of posted events."""
+        """Post an event and then each reply, until the function replies with no event; return the number of posts."""
         count, response = 1, self.functions.invoke("label-cpu", event)
         while response is not None:
             count, response = count + 1, self.functions.invoke("label-cpu", response)
@@ -91,20 +91,20 @@ class CpuLabelScenario:
             self.post_with_replies(build_tick())
 
     def list_cpu_labels(self, node: str) -> set[str]:
-        """Return the names of the product's CPU labels on a node, without the label that marks the node as managed."""
+        """Return the names of a node's CPU labels from the product, except the label that marks the node as managed."""
         labels = self.workload.read_node(node)["metadata"]["labels"]
         return {name for name in labels if name.startswith(OWN_LABEL_PREFIXES)}
 
-    def patch_labels(self, node: str, labels: Mapping[str, str | None]) -> None:
+    def patch_node_labels(self, node: str, labels: Mapping[str, str | None]) -> None:
         """Patch a node's labels as the administrator."""
         self.administrator_client.patch(build_node_path(node), {"metadata": {"labels": dict(labels)}})
 
-    def patch_annotations(self, node: str, annotations: Mapping[str, str | None]) -> None:
+    def patch_node_annotations(self, node: str, annotations: Mapping[str, str | None]) -> None:
         """Patch a node's annotations as the administrator."""
         self.administrator_client.patch(build_node_path(node), {"metadata": {"annotations": dict(annotations)}})
 
     def list_event_messages(self, namespace: str, reason: str) -> list[str]:
-        """Return the messages of the Events with this reason in a namespace."""
+        """Return the messages of the Kubernetes Events with this reason in a namespace."""
         events = self.administrator_client.list(
             f"/api/v1/namespaces/{namespace}/events", field_selector=f"reason={reason}"
         )["items"]
@@ -129,11 +129,11 @@ class CpuLabelScenario:
                 for name in node["metadata"]["labels"]
                 if name.startswith(OWN_LABEL_PREFIXES) or name == MANAGED_LABEL
             ]
-            self.patch_labels(node["metadata"]["name"], dict.fromkeys(names))
+            self.patch_node_labels(node["metadata"]["name"], dict.fromkeys(names))
 
 
 def build_reference_event(kind: str = "ConfigMap", event_type: str = events.REFERENCE_UPDATED) -> CloudEvent:
-    """Build the event that an event source emits for an object of this kind with an arbitrary name."""
+    """Build the CloudEvent that ApiServerSource emits for an object of this kind with an arbitrary name."""
     return build_resource_event(
         event_type, {"kind": kind, "apiVersion": "v1", "name": "any", "metadata": {"name": "any"}}, kind
     )
@@ -151,7 +151,7 @@ def scenario_with_faults(
 
 @pytest.fixture
 def scenario(admin_client: SyncClient, workload: Workload, functions: Functions) -> Iterator[CpuLabelScenario]:
-    """Yield a `CpuLabelScenario` without page positions or rounds from earlier tests."""
+    """Yield a `CpuLabelScenario` for which `label-cpu` has forgotten the page positions of earlier tests."""
     cpu_label_scenario = CpuLabelScenario(admin_client, workload, functions)
     for cache in (label_cpu.TICK_POSITIONS, label_cpu.LAST_TRIGGERS):
         cache.clear()
@@ -171,6 +171,6 @@ def kubevirt_path(admin_client: SyncClient, workload: Workload) -> Iterator[str]
 
 
 def list_patched_nodes(audit: AuditLog) -> list[str]:
-    """Return the names of the nodes that `label-cpu` patched, one for each patch, in order."""
+    """Return the node name of each patch that `label-cpu` sent, in order."""
     writes = audit.list_writes_by("system:serviceaccount:node-maintenance:label-cpu")
     return [entry["objectRef"]["name"] for entry in writes if entry["verb"] == "patch"]

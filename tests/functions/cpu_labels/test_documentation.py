@@ -41,10 +41,10 @@ def labels_by_node(scenario: CpuLabelScenario, workload: Workload) -> dict[str, 
 
 @proves("OSV-31", "OSV-32", "OSV-38")
 def test_examples_produce_documented_labels(labels_by_node: dict[str, set[str]]) -> None:
-    """Check the labels that result from the ConfigMap and HyperConverged in docs/cpu-labels.md.
+    """Check that the examples in docs/cpu-labels.md produce the labels that the page shows.
 
-    One node's name is a key of the ConfigMap, and two nodes are listed in a shared entry. Haswell is obsolete, and
-    Nehalem already has sse4.2.
+    The name of one node is a key of the ConfigMap, and a shared entry lists two nodes. The CPU model Haswell is
+    obsolete, and the model Nehalem includes the feature `sse4.2`.
     """
     assert {name for name in labels_by_node["worker-1"] if name.startswith(MODEL_LABEL_PREFIX)} == {
         f"{MODEL_LABEL_PREFIX}Penryn"
@@ -53,21 +53,21 @@ def test_examples_produce_documented_labels(labels_by_node: dict[str, set[str]])
     assert labels_by_node["worker-2"] == labels_by_node["worker-3"] == {f"{MODEL_LABEL_PREFIX}Penryn"}
 
 
-def test_page_spells_labels_as_in_code() -> None:
-    """Check that docs/cpu-labels.md spells the labels of the ConfigMap and of the nodes as the code does."""
+def test_cpu_labels_page_spells_labels_as_in_code() -> None:
+    """Check that docs/cpu-labels.md contains the ConfigMap's label and the node labels as the code spells them."""
     assert EXAMPLE_CONFIG_MAP["metadata"]["labels"] == {CAPABILITIES_LABEL: ""}
     assert all(f"| `{name}" in PAGE_TEXT for name in (MODEL_LABEL_PREFIX, FEATURE_LABEL_PREFIX, MANAGED_LABEL))
 
 
 @proves("OSV-30")
-def test_page_lists_always_obsolete_models() -> None:
-    """Check that docs/cpu-labels.md lists all fifteen always obsolete models, because no API object lists them."""
+def test_cpu_labels_page_lists_always_obsolete_models() -> None:
+    """Check that docs/cpu-labels.md lists all fifteen CPU models that are always obsolete; no API object lists them."""
     match = re.search(r"Always obsolete are (.*?)\.\sWithout", PAGE_TEXT, re.DOTALL)
     assert match is not None
     assert set(re.findall(r"`(\w+)`", match[1])) == ALWAYS_OBSOLETE_MODELS
 
 
-def test_page_lists_every_event_reason() -> None:
+def test_cpu_labels_page_lists_every_event_reason() -> None:
     """Check that docs/cpu-labels.md explains the reason of every Event that `label-cpu` records."""
     constants: dict[str, Any] = vars(problems)
     reasons = {value for name, value in constants.items() if name.isupper() and isinstance(value, str)}

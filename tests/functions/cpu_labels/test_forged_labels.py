@@ -1,4 +1,4 @@
-"""Fuzz test for `label-cpu`: it rejects or ignores invalid event data, and never responds with 500 (X-1)."""
+"""Fuzz test for `label-cpu`, which rejects or ignores invalid event data and never responds with 500 (X-1)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROUND_REFERENCE = events.ObjectReference("v1", "cpu-labels", "a-round", kind="Ro
     "event_type", [consumed for consumed in FUNCTIONS["label-cpu"].consumes if consumed != events.TICK]
 )
 def test_corrupt_event_data_does_not_crash_label_cpu(scenario: CpuLabelScenario, event_type: str) -> None:
-    """X-1: `label-cpu` never crashes if any one field of the event data has an arbitrary JSON value."""
+    """X-1: `label-cpu` never crashes if a field of the event data has an arbitrary JSON value."""
     scenario.replace_capabilities({scenario.workload.take_node(): HASWELL_CAPABILITIES})
     valid_event = (
         events.build_event(event_type, "test", ROUND_REFERENCE, data={"after": "a"})

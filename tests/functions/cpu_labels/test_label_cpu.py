@@ -1,4 +1,4 @@
-"""Tests for `label-cpu` on a real API server: the labels of each node, the patches, and changes that have no effect."""
+"""Tests for `label-cpu` on a real API server: node labels, patch requests, and changes that must have no effect."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FOREIGN_LABEL = "host-model-cpu.node.kubevirt.io/Haswell"
 def split_nodes_into_two_pages(
     scenario: CpuLabelScenario, monkeypatch: pytest.MonkeyPatch, second_page_size: int = 1
 ) -> list[str]:
-    """Set the page size so that the second page has this number of nodes, and return the names of all nodes."""
+    """Set the page size so that `second_page_size` nodes are on the second page; return the names of all nodes."""
     nodes = [node["metadata"]["name"] for node in scenario.administrator_client.list(NODES_PATH)["items"]]
     monkeypatch.setattr(lookup, "PAGE_SIZE", len(nodes) - second_page_size)
     return nodes
@@ -58,12 +58,12 @@ def split_nodes_into_two_pages(
 
 @proves("OSV-30", "OSV-33", "OSV-35", "OSV-36", "OSV-38", "C13")
 def test_node_gets_labels_of_its_capabilities(scenario: CpuLabelScenario, workload: Workload, audit: AuditLog) -> None:
-    """Check that a node gets its labels with a single patch, and that a second round patches nothing.
+    """Check that a node gets its labels with a single patch, and that another pass over all nodes patches nothing.
 
     Models that are always obsolete and features of the minimum model get no label.
     """
     node, other_node = workload.take_node(), workload.take_node()
-    scenario.patch_labels(node, {LEGACY_FEATURE_LABEL: "true", FOREIGN_LABEL: "true"})
+    scenario.patch_node_labels(node, {LEGACY_FEATURE_LABEL: "true", FOREIGN_LABEL: "true"})
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
 
     scenario.run_round()
@@ -85,8 +85,10 @@ def test_node_gets_labels_of_its_capabilities(scenario: CpuLabelScenario, worklo
 
 
 @proves("OSV-30", "OSV-31")
-def test_model_listed_in_hyperconverged_has_no_label(scenario: CpuLabelScenario, workload: Workload) -> None:
-    """Check that a model's label disappears while HyperConverged lists the model, and returns afterwards.
+def test_cpu_model_listed_as_obsolete_in_hyperconverged_has_no_label(
+    scenario: CpuLabelScenario, workload: Workload
+) -> None:
+    """Check that a CPU model has no label while the HyperConverged lists it as obsolete, and gets the label again.
 
     Models that are always obsolete get no label, and `label-cpu` never writes them to HyperConverged.
     """
@@ -109,7 +111,7 @@ def test_model_listed_in_hyperconverged_has_no_label(scenario: CpuLabelScenario,
 
 
 @proves("OSV-31")
-def test_numeric_model_is_rejected_by_crd(scenario: CpuLabelScenario) -> None:
+def test_unquoted_numeric_cpu_model_is_rejected_by_crd(scenario: CpuLabelScenario) -> None:
     """Check that the CRD rejects the model `486` without quotes, which YAML reads as a number."""
     with pytest.raises(Rejected, match="must be of type string"):
         scenario.set_obsolete_cpus({"cpuModels": [486]})
@@ -118,7 +120,7 @@ def test_numeric_model_is_rejected_by_crd(scenario: CpuLabelScenario) -> None:
 @proves("OSV-32", "C12")
 @pytest.mark.parametrize("field", ["minCPUModel", "minCPU"])
 def test_features_of_minimum_model_get_no_label(scenario: CpuLabelScenario, workload: Workload, field: str) -> None:
-    """Check that features of the minimum model get no label, under either field name; the default is Penryn."""
+    """Check that features of the minimum CPU model get no label, with either name of its field and by default."""
     node = workload.take_node()
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
     feature_label_sets = []
@@ -145,7 +147,7 @@ def test_features_of_minimum_model_get_no_label(scenario: CpuLabelScenario, work
 def test_unknown_minimum_model_is_reported_and_changes_nothing(
     scenario: CpuLabelScenario, workload: Workload, audit: AuditLog
 ) -> None:
-    """Check that an unknown minimum model changes no label and causes one Event on the HyperConverged."""
+    """Check that an unknown minimum CPU model changes no label and causes one Event on the HyperConverged."""
     node = workload.take_node()
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
     scenario.set_obsolete_cpus({"minCPUModel": "Unheard"})
@@ -160,8 +162,8 @@ def test_unknown_minimum_model_is_reported_and_changes_nothing(
 
 
 @proves("OSV-31", "OSV-38")
-def test_unknown_model_and_node_are_reported(scenario: CpuLabelScenario, workload: Workload) -> None:
-    """Check that an unknown model and an unknown node are recorded in Events, while valid entries still apply."""
+def test_unknown_cpu_model_and_unknown_node_are_reported(scenario: CpuLabelScenario, workload: Workload) -> None:
+    """Check that Events report an unknown CPU model and an unknown node, while valid entries still apply."""
     node = workload.take_node()
     configmap = scenario.replace_capabilities({node: HASWELL_CAPABILITIES, "nodee-1": HASWELL_CAPABILITIES})
     scenario.set_obsolete_cpus({"cpuModels": ["haswell", "Haswell"]})
@@ -181,8 +183,8 @@ def test_unknown_model_and_node_are_reported(scenario: CpuLabelScenario, workloa
 
 
 @proves("OSV-33")
-def test_name_invalid_in_label_is_skipped_and_reported(scenario: CpuLabelScenario, workload: Workload) -> None:
-    """Check that names that are invalid in a label are skipped and recorded in an Event.
+def test_cpu_name_not_valid_in_label_is_skipped_and_reported(scenario: CpuLabelScenario, workload: Workload) -> None:
+    """Check that model and feature names that are not valid in a label are skipped and reported in an Event.
 
     The API server would reject the whole patch because of a single invalid name.
     """
@@ -197,13 +199,13 @@ def test_name_invalid_in_label_is_skipped_and_reported(scenario: CpuLabelScenari
 
 
 @proves("OSV-33", "OSV-38")
-def test_outdated_labels_are_removed(scenario: CpuLabelScenario, workload: Workload, audit: AuditLog) -> None:
-    """Check that outdated labels are removed, and that all labels are removed once no ConfigMap names the node.
+def test_outdated_cpu_labels_are_removed(scenario: CpuLabelScenario, workload: Workload, audit: AuditLog) -> None:
+    """Check that outdated CPU labels are removed, and that all are removed once no ConfigMap names the node.
 
-    The label that marks the node as managed is then removed too. Labels of other owners stay.
+    The label that marks the node as managed is then removed, too. Labels of other products stay.
     """
     node = workload.take_node()
-    scenario.patch_labels(node, {FOREIGN_LABEL: "true"})
+    scenario.patch_node_labels(node, {FOREIGN_LABEL: "true"})
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
     scenario.run_round()
     scenario.replace_capabilities({node: {"models": ["Penryn"], "features": ["avx"]}})
@@ -225,9 +227,9 @@ def test_outdated_labels_are_removed(scenario: CpuLabelScenario, workload: Workl
 def test_malformed_entry_is_reported_and_removes_no_labels(
     scenario: CpuLabelScenario, workload: Workload, audit: AuditLog, entry: str
 ) -> None:
-    """Check that a malformed entry is recorded in one Event and removes no labels, while valid entries apply.
+    """Check that a malformed entry is reported in one Event and removes no labels, while valid entries apply.
 
-    A malformed entry may concern any node, so no node loses its labels.
+    A malformed entry might name any node, so no node loses its labels.
     """
     node, other_node = workload.take_node(), workload.take_node()
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
@@ -271,10 +273,12 @@ def test_node_in_two_configmaps_is_not_labelled(scenario: CpuLabelScenario, work
 
 
 @proves("C18")
-def test_oldest_hyperconverged_takes_precedence(scenario: CpuLabelScenario, workload: Workload) -> None:
+def test_oldest_hyperconverged_of_all_namespaces_takes_precedence(
+    scenario: CpuLabelScenario, workload: Workload
+) -> None:
     """Check that the oldest HyperConverged of all namespaces takes precedence.
 
-    An Event on the other one reports that it is ignored.
+    An Event on the other HyperConverged reports that it is ignored.
     """
     node, other_namespace = workload.take_node(), workload.create_namespace()
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
@@ -290,7 +294,7 @@ def test_oldest_hyperconverged_takes_precedence(scenario: CpuLabelScenario, work
 
 
 @proves("OSV-39", "C29")
-def test_skipped_node_is_relabelled_after_skip_annotation_is_removed(
+def test_skipped_node_is_labelled_after_skip_annotation_is_removed(
     scenario: CpuLabelScenario, workload: Workload
 ) -> None:
     """Check that a skipped node keeps its labels, and that the first tick after the annotation's removal relabels it.
@@ -301,7 +305,7 @@ def test_skipped_node_is_relabelled_after_skip_annotation_is_removed(
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
     scenario.run_round()
     for annotation_value in ("false", None):
-        scenario.patch_annotations(node, {SKIP_ANNOTATION: "true"})
+        scenario.patch_node_annotations(node, {SKIP_ANNOTATION: "true"})
         labels_before_skip = scenario.list_cpu_labels(node)
         scenario.set_obsolete_cpus(
             {"cpuModels": ["Haswell"] if annotation_value else [], "minCPUModel": "Nehalem" if annotation_value else ""}
@@ -310,7 +314,7 @@ def test_skipped_node_is_relabelled_after_skip_annotation_is_removed(
         scenario.tick_through_all_pages()
         assert scenario.list_cpu_labels(node) == labels_before_skip
 
-        scenario.patch_annotations(node, {SKIP_ANNOTATION: annotation_value})
+        scenario.patch_node_annotations(node, {SKIP_ANNOTATION: annotation_value})
         scenario.tick_through_all_pages()
 
         assert (f"{MODEL_LABEL_PREFIX}Haswell" in scenario.list_cpu_labels(node)) is (annotation_value is None)
@@ -322,12 +326,12 @@ def test_skipped_node_is_relabelled_after_skip_annotation_is_removed(
 def test_invalid_skip_annotation_is_ignored_and_reported(
     scenario: CpuLabelScenario, workload: Workload, value: str
 ) -> None:
-    """Check that an invalid value of the skip annotation has no effect and causes one Event.
+    """Check that an invalid value of the skip annotation is ignored and causes one Event.
 
-    `kubectl describe node` shows the Event.
+    `kubectl describe node` shows that Event.
     """
     node = workload.take_node()
-    scenario.patch_annotations(node, {SKIP_ANNOTATION: value})
+    scenario.patch_node_annotations(node, {SKIP_ANNOTATION: value})
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
 
     scenario.run_round()
@@ -400,7 +404,7 @@ def test_nothing_is_labelled_while_other_install_holds_lease(
     """
     node, other_account = workload.take_node(), ServiceAccount("kubevirt-hyperconverged", "functions")
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
-    # The cache still contains the previous holder of the lease.
+    # The cache still contains the previous holder of the install lease.
     monkeypatch.setattr(installs, "INSTALL_LEASE_CACHE", installs.InstallLeaseCache())
     workload.client.create(LEASES_PATH, install_lease.build_lease(other_account, datetime.now(timezone.utc)))
 
@@ -420,7 +424,7 @@ def test_tick_restores_labels_and_next_tick_writes_nothing(
     node = workload.take_node()
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
     scenario.tick_through_all_pages()
-    scenario.patch_labels(node, {f"{MODEL_LABEL_PREFIX}Haswell": None})
+    scenario.patch_node_labels(node, {f"{MODEL_LABEL_PREFIX}Haswell": None})
     scenario.tick_through_all_pages()
     assert list_patched_nodes(audit) == [node] * 2
 
@@ -451,13 +455,13 @@ def test_hyperconverged_status_update_starts_no_round(
 ) -> None:
     """Check that an update of only the HyperConverged's status starts no round.
 
-    The HyperConverged's generation changes only with its spec. Ticks repair labels that another client changed.
+    An object's generation changes only with its spec. Ticks repair labels that another client has changed.
     """
     node = workload.take_node()
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
     scenario.set_obsolete_cpus({})
     scenario.run_round("HyperConverged")
-    scenario.patch_labels(node, {f"{MODEL_LABEL_PREFIX}Haswell": None})
+    scenario.patch_node_labels(node, {f"{MODEL_LABEL_PREFIX}Haswell": None})
 
     scenario.run_round("HyperConverged")
     assert list_patched_nodes(audit) == [node]
@@ -473,8 +477,8 @@ def test_redelivered_event_restarts_round_after_lost_reply(
 ) -> None:
     """Check that a redelivered event starts the round again if the first reply was lost.
 
-    The round also starts again if an update of the HyperConverged's status arrived in between. After the round has
-    ended, a status update starts no round.
+    The round also starts again if a status update of the HyperConverged arrived in between. After the end of the
+    round, a status update starts no round.
     """
     split_nodes_into_two_pages(scenario, monkeypatch)
     scenario.replace_capabilities({scenario.workload.take_node(): HASWELL_CAPABILITIES})
@@ -488,10 +492,12 @@ def test_redelivered_event_restarts_round_after_lost_reply(
 
 
 @proves("X-6")
-def test_node_is_read_again_after_conflict(scenario_with_faults: CpuLabelScenario, fault_proxy: FaultProxy) -> None:
+def test_node_is_read_again_after_patch_conflict(
+    scenario_with_faults: CpuLabelScenario, fault_proxy: FaultProxy
+) -> None:
     """Check that a node whose patch got a conflict is read again when the broker redelivers the event.
 
-    A node that got the skip annotation between the two reads stays unchanged.
+    A node that got the skip annotation between the two reads keeps its labels.
     """
     scenario, workload = scenario_with_faults, scenario_with_faults.workload
     skipped_node, labelled_node = workload.take_node(), workload.take_node()
@@ -499,8 +505,8 @@ def test_node_is_read_again_after_conflict(scenario_with_faults: CpuLabelScenari
 
     def write_before_patch(request: str) -> None:
         if request == "patch nodes 1":
-            scenario.patch_annotations(skipped_node, {SKIP_ANNOTATION: "true"})
-            scenario.patch_labels(labelled_node, {LEGACY_FEATURE_LABEL: "true"})
+            scenario.patch_node_annotations(skipped_node, {SKIP_ANNOTATION: "true"})
+            scenario.patch_node_labels(labelled_node, {LEGACY_FEATURE_LABEL: "true"})
 
     fault_proxy.inject(write_before_patch)
     response = scenario.functions.post("label-cpu", build_reference_event())
@@ -520,14 +526,14 @@ def test_node_is_read_again_after_conflict(scenario_with_faults: CpuLabelScenari
 def test_node_changed_after_first_page_is_labelled_without_conflict(
     scenario: CpuLabelScenario, workload: Workload, audit: AuditLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that a node on the second page is patched in its current state, not as it was at the first page."""
+    """Check that a node on the second page is patched from its current state, not from its state at the first page."""
     assert all(workload.take_node() for _ in range(2))
     node = split_nodes_into_two_pages(scenario, monkeypatch)[-1]
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
     second_page = scenario.functions.invoke("label-cpu", build_reference_event())
     assert second_page is not None
 
-    scenario.patch_labels(node, {FOREIGN_LABEL: "true"})
+    scenario.patch_node_labels(node, {FOREIGN_LABEL: "true"})
     first_response = scenario.functions.post("label-cpu", second_page)
     second_response = scenario.functions.post("label-cpu", second_page)
 
@@ -540,7 +546,7 @@ def test_node_changed_after_first_page_is_labelled_without_conflict(
 def test_round_labels_all_nodes_of_second_page_if_each_request_has_time_for_one(
     scenario: CpuLabelScenario, workload: Workload, audit: AuditLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that a repeated page continues at the first unpatched node, so that its last nodes are labelled, too."""
+    """Check that a repeated page continues at its first unpatched node, so that all its nodes are labelled."""
     assert all(workload.take_node() for _ in range(4))
     *_first_page, first, second, third = split_nodes_into_two_pages(scenario, monkeypatch, second_page_size=3)
     scenario.replace_capabilities({"kind": {**HASWELL_CAPABILITIES, "nodes": [first, second, third]}})
@@ -559,7 +565,7 @@ def test_ticks_remove_labels_on_first_page_if_last_configmap_is_deleted(
 ) -> None:
     """Check that the ticks return to the first page if only that page has labelled nodes and no ConfigMap is left.
 
-    The event of the ConfigMap's deletion is lost while the ticks are at the second page.
+    The event about the ConfigMap's deletion is lost while the ticks are at the second page.
     """
     assert all(workload.take_node() for _ in range(2))
     node, *_ = split_nodes_into_two_pages(scenario, monkeypatch)
@@ -576,7 +582,7 @@ def test_ticks_remove_labels_on_first_page_if_last_configmap_is_deleted(
 
 
 @proves("X-6")
-def test_labels_after_conflict_come_from_latest_configmaps(
+def test_labels_after_patch_conflict_come_from_latest_configmaps(
     scenario_with_faults: CpuLabelScenario, fault_proxy: FaultProxy
 ) -> None:
     """Check that the labels after a conflict come from the latest ConfigMaps.
@@ -594,7 +600,7 @@ def test_labels_after_conflict_come_from_latest_configmaps(
             scenario.replace_capabilities(
                 {"kind": {"models": ["Penryn"], "features": [], "nodes": [first_node, second_node]}}
             )
-            scenario.patch_labels(first_node, {f"{MODEL_LABEL_PREFIX}Penryn": "true", MANAGED_LABEL: "true"})
+            scenario.patch_node_labels(first_node, {f"{MODEL_LABEL_PREFIX}Penryn": "true", MANAGED_LABEL: "true"})
 
     fault_proxy.inject(write_before_patch)
     scenario.run_round()
@@ -608,7 +614,7 @@ def test_labels_after_conflict_come_from_latest_configmaps(
 def test_hanging_search_for_unknown_nodes_delays_no_label(
     scenario_with_faults: CpuLabelScenario, fault_proxy: FaultProxy
 ) -> None:
-    """Check that a hanging search for unknown nodes delays no labels, because the search runs after the patches."""
+    """Check that a hanging search for unknown node names delays no labels, because the search follows the patches."""
     scenario, node = scenario_with_faults, scenario_with_faults.workload.take_node()
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
     fault_proxy.inject(lambda request: NO_RESPONSE if request == "list nodes 2" else None)
@@ -689,8 +695,8 @@ def test_unwritable_node_does_not_block_other_nodes(
 ) -> None:
     """Check that a node that cannot be patched does not block other nodes.
 
-    The next tick repeats a rejected patch, and the round repeats a failed one. If every patch of a page fails, the
-    event is retried.
+    The next tick repeats a patch that the API server rejected, and the round repeats a patch that failed otherwise. If
+    every patch of a page fails, the event is retried.
     """
     scenario, workload = scenario_with_faults, scenario_with_faults.workload
     nodes = [workload.take_node(), workload.take_node()]
@@ -715,7 +721,7 @@ def test_unwritable_node_does_not_block_other_nodes(
 @proves("X-1")
 @pytest.mark.parametrize("field", ["after", "from"])
 @pytest.mark.parametrize("position", [7, ["a"], {"a": 1}, True])
-def test_invalid_page_position_is_rejected(functions: Functions, field: str, position: object) -> None:
+def test_invalid_page_position_in_event_is_rejected(functions: Functions, field: str, position: object) -> None:
     """Check that an invalid page position in the event data is rejected with 400 and causes no API request."""
     reference = events.ObjectReference("v1", "cpu-labels", "a-round", kind="Round")
     response = functions.post(
@@ -747,8 +753,8 @@ def test_ticks_reach_last_page_after_continue_token_expired(
 ) -> None:
     """Check that ticks reach the last page even if the API server rejects an expired continue token.
 
-    With thousands of nodes, etcd is compacted between ticks. The API server's 410 response has a fresh token, as in
-    this test.
+    With thousands of nodes, etcd is compacted between ticks. The API server's 410 response contains a fresh token, as
+    in this test.
     """
     scenario = scenario_with_faults
     assert all(scenario.workload.take_node() for _ in range(2))
@@ -769,8 +775,10 @@ def test_ticks_reach_last_page_after_continue_token_expired(
     assert f"{MODEL_LABEL_PREFIX}Haswell" in scenario.list_cpu_labels(nodes[-1])
 
 
-def test_event_of_other_kind_is_ignored(scenario: CpuLabelScenario, workload: Workload, audit: AuditLog) -> None:
-    """Check that an event of another kind is ignored; a Secret's update has the same event type."""
+def test_event_about_object_of_other_kind_is_ignored(
+    scenario: CpuLabelScenario, workload: Workload, audit: AuditLog
+) -> None:
+    """Check that an event about an object of another kind is ignored, even if the event type is the same."""
     node = workload.take_node()
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
 
@@ -782,9 +790,9 @@ def test_event_of_other_kind_is_ignored(scenario: CpuLabelScenario, workload: Wo
 def test_tick_without_capabilities_sends_two_requests(
     scenario_with_faults: CpuLabelScenario, fault_proxy: FaultProxy
 ) -> None:
-    """Check that a tick lists only ConfigMaps and managed nodes if neither exist.
+    """Check that a tick sends only two list requests, for ConfigMaps and managed nodes, if none of them exist.
 
-    If they exist, the tick sends two more list requests, and reads the install lease.
+    If ConfigMaps or managed nodes exist, the tick sends two more list requests, and reads the install lease.
     """
     scenario, workload = scenario_with_faults, scenario_with_faults.workload
     fault_proxy.inject(lambda _request: None)
@@ -797,7 +805,7 @@ def test_tick_without_capabilities_sends_two_requests(
     scenario.functions.invoke("label-cpu", build_tick())
 
     requests = ("list configmaps", "list nodes", "list hyperconvergeds", "list kubevirts")
-    # The number of Lease requests is not fixed, because the install lease is read only about once a minute.
+    # The number of Lease requests varies, because the install lease is read only about once a minute.
     del fault_proxy.request_counts["get leases"]
     assert fault_proxy.request_counts == dict.fromkeys(requests, 1)
 

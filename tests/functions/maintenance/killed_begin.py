@@ -1,4 +1,4 @@
-"""Program that runs `begin` and kills itself after a number of writes: `killed_begin KUBECONFIG PATH WRITES`."""
+"""Program that runs `begin` and kills itself after WRITES write requests: `killed_begin KUBECONFIG PATH WRITES`."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.functions.event_builders import (
 from tests.workload import Workload
 
 Scenario = Callable[[Functions, Workload], BaseCloudEvent]
-"""Function that prepares a maintenance for which the step is next, and returns the event that triggers the step."""
+"""Function that runs a maintenance up to a step, and returns the event that triggers the step."""
 
 
 def prepare_begin(_functions: Functions, workload: Workload) -> BaseCloudEvent:

@@ -27,10 +27,12 @@ from tests.workload import Workload, summarize_writes
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
 
 VALID_RENEW_TIME, EXPIRED_RENEW_TIME = "2999-01-01T00:00:00.000000Z", "2020-01-01T00:00:00.000000Z"
-"""Renew times of another tool's lease: one for a lease that is still valid, one for an expired lease."""
+"""`renewTime` values of another tool's lease: of a valid lease, and of an expired lease."""
 
 
-def create_foreign_lease(workload: Workload, node: str, renew_time: str, holder: str | None = "another-tool") -> None:
+def create_lease_of_other_tool(
+    workload: Workload, node: str, renew_time: str, holder: str | None = "another-tool"
+) -> None:
     """Create the node's lease with another tool as its holder."""
     spec = {"holderIdentity": holder, "leaseDurationSeconds": 60, "renewTime": renew_time}
     workload.client.create(leases.LEASES_PATH, {"metadata": {"name": leases.build_lease_name(node)}, "spec": spec})
@@ -38,7 +40,7 @@ def create_foreign_lease(workload: Workload, node: str, renew_time: str, holder:
 
 @proves("NMO-7", "NMO-11", "NMO-16", "KNM-3")
 @every_group
-def test_begin_sets_finalizer_owner_lease_and_pod_counts(
+def test_begin_sets_finalizer_owner_reference_lease_and_pod_counts(
     functions: Functions, workload: Workload, group: ApiGroup
 ) -> None:
     """NMO-11, NMO-16, NMO-20, KNM-3, X-7: `begin` sets finalizer, owner, lease and pod counts."""
@@ -88,7 +90,7 @@ def test_begin_writes_only_maintenance_and_lease(functions: Functions, workload:
 
 @proves("X-2", "NMO-11")
 def test_begin_writes_nothing_for_duplicate_event(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """X-2: `begin` writes nothing for a duplicate event, and replies without the snapshot of the pods.
+    """X-2: `begin` writes nothing for a duplicate event, and its reply contains no snapshot of the pods.
 
     For a duplicate event, `begin` does not list the pods, so `status` lists them.
     """
@@ -112,7 +114,7 @@ def test_begin_writes_nothing_for_duplicate_event(functions: Functions, workload
     assert len(audit.list_writes_by()) == writes
 
 
-def test_begin_sends_minimal_number_of_requests(functions: Functions, workload: Workload) -> None:
+def test_begin_sends_fixed_number_of_requests(functions: Functions, workload: Workload) -> None:
     """Check that `begin` sends five requests for a new maintenance, and three reads for a duplicate event."""
     INSTALL_LEASE_CACHE.confirm(functions.clusters["begin"])
     node = workload.take_node()
@@ -131,7 +133,9 @@ def test_begin_sends_minimal_number_of_requests(functions: Functions, workload: 
 
 
 @pytest.mark.parametrize("mode", ["binary", "structured"])
-def test_begin_accepts_binary_and_structured_mode(functions: Functions, workload: Workload, mode: str) -> None:
+def test_begin_accepts_events_in_binary_and_structured_mode(
+    functions: Functions, workload: Workload, mode: str
+) -> None:
     """X-1: `begin` accepts an event in binary and in structured mode."""
     maintenance = workload.create_maintenance(workload.take_node())
 
@@ -200,7 +204,7 @@ def test_second_maintenance_of_node_fails(
     assert error.startswith(f"invalid nodeName, a NodeMaintenance for node {node} already exists: ")
     assert first["metadata"]["name"] in error
     outcomes = [(entry["verb"], entry["responseStatus"]["code"]) for entry in audit.list_writes_by()[writes:]]
-    assert outcomes == [("create", 409)]  # The lease already exists.
+    assert outcomes == [("create", 409)]  # The node's lease already exists.
 
 
 @proves("NMO-22")
@@ -235,7 +239,7 @@ def test_lease_of_another_tool_blocks_maintenance_until_expiry(
 ) -> None:
     """NMO-27a: another tool's valid lease blocks the maintenance; `begin` takes over an expired lease."""
     node = workload.take_node()
-    create_foreign_lease(workload, node, renew_time)
+    create_lease_of_other_tool(workload, node, renew_time)
     maintenance = workload.create_maintenance(node)
 
     reply = functions.invoke("begin", build_added_event(maintenance))
@@ -259,7 +263,7 @@ def test_lease_of_another_tool_blocks_maintenance_until_expiry(
 def test_lease_without_holder_is_acquired(functions: Functions, workload: Workload, holder: str | None) -> None:
     """NMO-27a: a lease without a holder does not block the maintenance, even before it expires."""
     node = workload.take_node()
-    create_foreign_lease(workload, node, VALID_RENEW_TIME, holder)
+    create_lease_of_other_tool(workload, node, VALID_RENEW_TIME, holder)
     maintenance = workload.create_maintenance(node)
 
     assert functions.run_begin(maintenance).get_type() == events.MAINTENANCE_BEGUN
@@ -271,7 +275,7 @@ def test_begin_answers_503_if_lease_is_deleted_before_takeover(functions: Functi
     """X-6: `begin` answers 503 if the lease is deleted after `begin` has read it, and succeeds when retried."""
     node = workload.take_node()
     path = leases.build_lease_path(node)
-    create_foreign_lease(workload, node, EXPIRED_RENEW_TIME)
+    create_lease_of_other_tool(workload, node, EXPIRED_RENEW_TIME)
     maintenance = workload.create_maintenance(node)
 
     with run_before_request(functions.clusters["begin"], "PATCH", path, lambda: workload.delete(path)):
@@ -283,10 +287,10 @@ def test_begin_answers_503_if_lease_is_deleted_before_takeover(functions: Functi
 
 
 def test_begin_answers_503_if_lease_is_deleted_before_read(functions: Functions, workload: Workload) -> None:
-    """X-6: `begin` answers 503 if the lease is deleted between the failed create and the read of the holder."""
+    """X-6: `begin` answers 503 if the lease is deleted after the create request's conflict and before the read."""
     node = workload.take_node()
     path = leases.build_lease_path(node)
-    create_foreign_lease(workload, node, VALID_RENEW_TIME)
+    create_lease_of_other_tool(workload, node, VALID_RENEW_TIME)
     maintenance = workload.create_maintenance(node)
 
     with run_before_request(functions.clusters["begin"], "GET", path, lambda: workload.delete(path)):
@@ -298,10 +302,10 @@ def test_begin_answers_503_if_lease_is_deleted_before_read(functions: Functions,
 
 
 def test_concurrently_renewed_lease_is_not_taken_over(functions: Functions, workload: Workload) -> None:
-    """NMO-27a, X-6: `begin` does not take over an expired lease that its holder renews between read and write."""
+    """NMO-27a, X-6: `begin` does not take over an expired lease that its holder renews before the takeover's write."""
     node = workload.take_node()
     path = leases.build_lease_path(node)
-    create_foreign_lease(workload, node, EXPIRED_RENEW_TIME)
+    create_lease_of_other_tool(workload, node, EXPIRED_RENEW_TIME)
     maintenance = workload.create_maintenance(node)
     renewed = {"spec": {"renewTime": VALID_RENEW_TIME}}
 
@@ -316,7 +320,7 @@ def test_concurrently_renewed_lease_is_not_taken_over(functions: Functions, work
 
 
 @proves("NMO-27a")
-def test_lost_lease_is_reported_with_holder(functions: Functions, workload: Workload) -> None:
+def test_lost_lease_is_reported_with_new_holder(functions: Functions, workload: Workload) -> None:
     """NMO-27a: for a maintenance in progress, `begin` counts the failed renewal and names the lease's new holder."""
     node = workload.take_node()
     maintenance, other = workload.create_maintenance(node), workload.create_maintenance(node, KUBEVIRT)
@@ -335,7 +339,7 @@ def test_lost_lease_is_reported_with_holder(functions: Functions, workload: Work
 
 
 @proves("NMO-7", "NMO-11")
-def test_orphaned_daemonset_pod_is_counted(functions: Functions, workload: Workload) -> None:
+def test_pod_of_deleted_daemonset_is_counted(functions: Functions, workload: Workload) -> None:
     """NMO-7, NMO-11: a DaemonSet pod whose DaemonSet no longer exists counts as a pod to evict."""
     node = workload.take_node()
     metadata = workload.create_daemonset("agent", node)["metadata"]
@@ -392,7 +396,7 @@ def test_lease_of_missing_maintenance_is_taken_over(functions: Functions, worklo
 
 
 def test_lease_of_released_maintenance_is_taken_over(functions: Functions, workload: Workload) -> None:
-    """NMO-22, design rule 12: `begin` takes over a lease that a late write created for a released maintenance."""
+    """NMO-22, design rule 12: `begin` takes over a lease that a delayed request created for a released maintenance."""
     node = workload.take_node()
     first = workload.create_maintenance(node, finalizers=["example.com/hold"])
     functions.run_until_tainted(first)
@@ -440,7 +444,7 @@ def test_failed_maintenance_begins_after_node_creation(functions: Functions, wor
 def test_begin_restores_removed_metadata(
     functions: Functions, workload: Workload, audit: AuditLog, removed_field: str
 ) -> None:
-    """NMO-11, X-3: `begin` restores metadata that another writer removed, with the pod counts from the status.
+    """NMO-11, X-3: `begin` restores metadata that another writer removed, and takes the pod counts from the status.
 
     `kubectl replace` with the user's manifest removes all metadata that `begin` has set.
     """
@@ -477,8 +481,8 @@ def test_deleted_maintenance_does_not_begin(functions: Functions, workload: Work
     assert audit.list_writes_by() == []
 
 
-def test_begin_keeps_foreign_finalizers_and_owners(functions: Functions, workload: Workload) -> None:
-    """NMO-16: `begin` keeps the finalizers and owners that other clients set on the maintenance."""
+def test_begin_keeps_finalizers_and_owner_references_of_other_clients(functions: Functions, workload: Workload) -> None:
+    """NMO-16: `begin` keeps the finalizers and owner references that other clients set on the maintenance."""
     node = workload.take_node()
     namespace = workload.client.get(f"/api/v1/namespaces/{workload.namespace}")
     owner = {"apiVersion": "v1", "kind": "Namespace", "name": workload.namespace, "uid": namespace["metadata"]["uid"]}
@@ -521,7 +525,7 @@ def test_begin_logs_same_lines_as_medik8s_operator(
     assert vars(caplog.records[1])["fields"]["reason"] == "new disks"
 
 
-def test_missing_reason_is_logged_as_empty(
+def test_missing_maintenance_reason_is_logged_as_empty(
     functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture
 ) -> None:
     """NMO-17: a maintenance without a reason is logged with an empty reason."""

@@ -79,7 +79,7 @@ def test_cordoned_node_is_only_labelled(functions: Functions, workload: Workload
 
 @proves("NMO-17")
 @pytest.mark.parametrize("is_cordoned_by_hand", [False, True], ids=["schedulable", "cordoned by hand"])
-def test_cordon_logs_cordon_only_of_schedulable_node(
+def test_cordon_logs_only_cordons_of_schedulable_nodes(
     functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture, is_cordoned_by_hand: bool
 ) -> None:
     """NMO-17: `cordon` logs the cordon of a schedulable node once, and logs nothing for a node cordoned by hand."""
@@ -96,7 +96,7 @@ def test_cordon_logs_cordon_only_of_schedulable_node(
     assert [record.message for record in caplog.records] == ([] if is_cordoned_by_hand else [f"cordon Node: {node}"])
 
 
-def test_cordon_overwrites_label_value_of_other_writer(functions: Functions, workload: Workload) -> None:
+def test_cordon_overwrites_maintenance_label_of_other_writer(functions: Functions, workload: Workload) -> None:
     """Design rule 10: `cordon` overwrites the value of the maintenance label that another writer set."""
     node = workload.take_node()
     workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}=by-hand")
@@ -191,15 +191,16 @@ def test_cordon_fails_if_node_is_deleted(functions: Functions, workload: Workloa
     ("step", "change"),
     [
         *itertools.product(("cordon", "taint", "evict", "status"), ("gone", "recreated", "deleting", "not-begun")),
-        *itertools.product(("cordon", "taint", "evict"), ("other-node",)),  # `status` ignores the event's node.
+        # `status` does not read the node name in the event.
+        *itertools.product(("cordon", "taint", "evict"), ("other-node",)),
     ],
 )
-def test_steps_ignore_outdated_event(
+def test_steps_ignore_event_of_outdated_maintenance(
     functions: Functions, workload: Workload, audit: AuditLog, step: str, change: str
 ) -> None:
-    """X-2, NMO-15: a step ignores an event whose maintenance is gone, recreated, being deleted or not begun.
+    """X-2, NMO-15: a step ignores an event of a maintenance that is gone, recreated, being deleted or not begun.
 
-    A step also ignores an event with a node that differs from the maintenance's node.
+    A step also ignores an event that names a node other than the maintenance's node.
     """
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)

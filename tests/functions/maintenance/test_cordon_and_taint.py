@@ -1,4 +1,4 @@
-"""Tests for late node writes: the maintenance is deleted after a step reads it and before the step writes the node."""
+"""Tests for late node patches: the maintenance is deleted after a step has read it, but before the step's patch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.workload import Workload, summarize_writes
 pytestmark = pytest.mark.usefixtures("without_in_flight_wait")
 
 PRECEDING_STEPS = {"cordon": ("begin",), "taint": ("begin", "cordon")}
-"""Step that patches the node late → the steps before that step."""
+"""Step whose node patch is delayed → the steps that run before it."""
 
 
 def is_restored(node: Object) -> bool:
@@ -64,7 +64,7 @@ def run_step_with_late_patch(
 
 
 def test_cordon_of_restored_node_is_undone(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """Design rule 12: if the maintenance is deleted during `cordon`, the next events make `restore` undo the cordon."""
+    """Design rule 12: if the maintenance is deleted during `cordon`, later events make `restore` undo the cordon."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
 
@@ -87,7 +87,7 @@ def test_cordon_of_restored_node_is_undone(functions: Functions, workload: Workl
     assert len([entry for entry in summarize_writes(audit.list_writes_by()) if entry[:2] == ("patch", "nodes")]) == 2
 
 
-def test_cordon_after_timeout_is_undone(functions: Functions, workload: Workload) -> None:
+def test_cordon_executed_after_timeout_is_undone(functions: Functions, workload: Workload) -> None:
     """Design rule 12: a redelivery undoes a cordon that the API server executed after the step's timeout."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
@@ -105,7 +105,7 @@ def test_cordon_after_timeout_is_undone(functions: Functions, workload: Workload
     assert functions.invoke("cordon", begun_event) is None
 
 
-def test_taint_of_restored_node_is_rejected(functions: Functions, workload: Workload) -> None:
+def test_delayed_taint_of_restored_node_is_rejected(functions: Functions, workload: Workload) -> None:
     """Design rule 12: the API server rejects a delayed taint if the node lacks the label that the patch requires."""
     node = workload.take_node()
 
@@ -128,8 +128,8 @@ def test_taint_restores_removed_label(functions: Functions, workload: Workload) 
     assert workload.read_node(node)["metadata"]["labels"][MAINTENANCE_LABEL] == maintenance["metadata"]["uid"]
 
 
-def test_taint_of_labelled_node_reads_maintenance_only_before_write(functions: Functions, workload: Workload) -> None:
-    """Design rule 8: on a labelled node, `taint` reads the maintenance once before each write and not afterwards."""
+def test_taint_reads_maintenance_only_before_write_on_labelled_node(functions: Functions, workload: Workload) -> None:
+    """Design rule 8: on a labelled node, `taint` reads the maintenance before each write, but not after it."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
     cordoned_event = functions.run_chain(maintenance, "begin", "cordon")
@@ -142,7 +142,7 @@ def test_taint_of_labelled_node_reads_maintenance_only_before_write(functions: F
 
 @pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=["medik8s", "kubevirt"])
 def test_taint_of_restored_node_is_undone(functions: Functions, workload: Workload, group: ApiGroup) -> None:
-    """Design rule 12: if the node is restored after `taint` read the maintenance, `taint`'s reply undoes the taints."""
+    """Design rule 12: if the node is restored after `taint` read the maintenance, the taints are removed again."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node, group)
     cordoned_event = functions.run_chain(maintenance, "begin", "cordon")
@@ -162,7 +162,7 @@ def test_taint_of_restored_node_is_undone(functions: Functions, workload: Worklo
 def test_delayed_cordon_does_not_affect_next_maintenance(
     functions: Functions, workload: Workload, is_next_tainted: bool
 ) -> None:
-    """Design rule 12: a delayed cordon does not change the taints and the label of the node's next maintenance."""
+    """Design rule 12: a delayed cordon changes neither the taints nor the label of the node's next maintenance."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
     begun_event = functions.run_begin(maintenance)
@@ -255,7 +255,7 @@ def test_tick_releases_orphaned_lease(functions: Functions, workload: Workload) 
     assert functions.invoke("resync", build_tick()) is None
 
 
-def test_restore_emits_nothing_if_duplicate_has_released_lease(functions: Functions, workload: Workload) -> None:
+def test_restore_emits_nothing_if_duplicate_event_has_released_lease(functions: Functions, workload: Workload) -> None:
     """X-2: `restore` emits nothing if a duplicate event has already released the orphaned lease."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
@@ -302,7 +302,7 @@ def test_outdated_event_does_not_restore_node_of_new_maintenance(
     assert len(audit.list_writes_by()) == writes
 
 
-def test_cordon_and_taint_mark_reply_to_repair_requested_by_evict(functions: Functions, workload: Workload) -> None:
+def test_cordon_and_taint_copy_again_flag_to_reply(functions: Functions, workload: Workload) -> None:
     """Design rule 9: `cordon` and `taint` copy `again`, which marks a repair requested by `evict`, to the reply."""
     maintenance = workload.create_maintenance(workload.take_node())
     first_event = functions.run_until_tainted(maintenance)

@@ -29,7 +29,7 @@ DAEMONSET_MESSAGE = (
 def run_evict_and_status(
     functions: Functions, maintenance: Object, event: BaseCloudEvent | None = None
 ) -> BaseCloudEvent:
-    """Run `evict`, then run `status` with the reply of `evict`, and return that reply."""
+    """Run `evict`, run `status` with the reply of `evict`, and return the reply of `evict`."""
     reply = functions.invoke("evict", event or build_product_event(events.PODS_GONE, maintenance))
     assert reply is not None
     functions.invoke("status", reply)
@@ -41,7 +41,7 @@ def set_drain_spec(workload: Workload, maintenance: Object, drain: Object | None
 
 
 def read_blocked_pods(workload: Workload, maintenance: Object) -> dict[str, tuple[str, str]]:
-    """Return the blocked pods in the status, as pod name → (reason, message)."""
+    """Return the blocked pods in the maintenance's status, as pod name → (reason, message)."""
     blocked_pods = workload.read_maintenance(maintenance)["status"]["blockedPods"]
     return {pod["name"]: (pod["reason"], pod["message"]) for pod in blocked_pods}
 
@@ -70,7 +70,7 @@ def test_pod_is_blocked_if_drain_flag_forbids_eviction(
 ) -> None:
     """DRN-1a, design rule 8: a pod whose eviction a drain flag forbids is blocked, and the other pods are evicted.
 
-    The status names the remedy. A tick emits an event for the pod only after the spec has changed.
+    The status states the remedy. A tick emits an event for the pod only after the spec has changed.
     """
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")
@@ -130,8 +130,8 @@ def test_pod_blocked_by_drain_flag_is_not_evicted(functions: Functions, workload
 
 
 @proves("DRN-1a")
-def test_pods_outside_pod_selector_are_ignored(functions: Functions, workload: Workload) -> None:
-    """DRN-1a, DRN-5: pods outside `podSelector` are neither pending nor evicted; a changed selector takes effect."""
+def test_pods_that_pod_selector_does_not_match_are_ignored(functions: Functions, workload: Workload) -> None:
+    """DRN-1a, DRN-5: pods that the current `podSelector` does not match are neither pending nor evicted."""
     node = workload.take_node()
     workload.create_bare_pods(node, "launcher", labels={"kubevirt.io": "virt-launcher"})
     workload.create_bare_pods(node, "other", "third")
@@ -165,7 +165,7 @@ def test_pods_outside_pod_selector_are_ignored(functions: Functions, workload: W
 def test_evictions_contain_grace_period_of_drain_spec(
     functions: Functions, workload: Workload, audit: AuditLog
 ) -> None:
-    """DRN-1a: evictions contain the spec's `gracePeriodSeconds`, except -1, for which the pod's own value applies."""
+    """DRN-1a: evictions contain the spec's `gracePeriodSeconds`, except -1, which means the pod's own grace period."""
     for drain, options in (({"gracePeriodSeconds": 7}, {"gracePeriodSeconds": 7}), ({"gracePeriodSeconds": -1}, {})):
         node, name = workload.take_node(), f"bare-{len(options)}"
         workload.create_bare_pods(node, name)
@@ -181,8 +181,8 @@ def test_evictions_contain_grace_period_of_drain_spec(
 
 
 @proves("DRN-1a")
-def test_pod_is_blocked_with_remedy_if_pod_deletion_is_forbidden(functions: Functions, workload: Workload) -> None:
-    """DRN-1a: without the right to delete pods, `disableEviction` blocks the pod until the flag is unset."""
+def test_status_states_remedy_if_pod_deletion_is_forbidden(functions: Functions, workload: Workload) -> None:
+    """DRN-1a: without permission to delete pods, `disableEviction` blocks each pod until the flag is removed."""
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")
     maintenance = workload.create_maintenance(node, drain={"disableEviction": True})
@@ -206,8 +206,10 @@ def test_pod_is_blocked_with_remedy_if_pod_deletion_is_forbidden(functions: Func
 
 @proves("DRN-1a")
 @pytest.mark.usefixtures("delete_permission")
-def test_disable_eviction_deletes_pod(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """DRN-1a: with `disableEviction`, `evict` deletes a pod despite its budget, with its uid and grace period."""
+def test_disable_eviction_flag_deletes_pod_despite_pdb(
+    functions: Functions, workload: Workload, audit: AuditLog
+) -> None:
+    """DRN-1a: with `disableEviction`, `evict` deletes a pod despite its PDB, with uid precondition and grace period."""
     node, labels = workload.take_node(), {"app": "db"}
     (pod,) = workload.create_bare_pods(node, "db", labels=labels)
     workload.create_budget("db", labels, 1, expected_healthy=1)
@@ -226,7 +228,7 @@ def test_disable_eviction_deletes_pod(functions: Functions, workload: Workload, 
 
 
 @proves("DRN-1a")
-def test_stuck_terminating_pod_is_skipped(functions: Functions, workload: Workload) -> None:
+def test_long_terminating_pod_is_skipped(functions: Functions, workload: Workload) -> None:
     """DRN-1a: a terminating pod is pending until `skipWaitForDeleteTimeoutSeconds` have passed, and is then ignored."""
     node = workload.take_node()
     workload.create_bare_pods(node, "stuck", finalizers=("example.com/hold",))
@@ -248,7 +250,7 @@ def test_stuck_terminating_pod_is_skipped(functions: Functions, workload: Worklo
 
 
 @proves("DRN-1a")
-def test_orphaned_daemonset_pod_needs_force(functions: Functions, workload: Workload) -> None:
+def test_pod_of_deleted_daemonset_is_evicted_only_with_force(functions: Functions, workload: Workload) -> None:
     """DRN-1a, NMO-7: without `force`, an orphaned DaemonSet pod is pending and blocked, and a tick emits no event."""
     node = workload.take_node()
     metadata = workload.create_daemonset("agent", node)["metadata"]

@@ -1,4 +1,4 @@
-"""Tests for determining the event that a maintenance waits for, as truth tables on plain dicts."""
+"""Tests for the functions of `resync` that determine the event that a maintenance waits for, on plain dicts."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def build_snapshot(maintenance: Object, lease: Object | None = None, node: Objec
 
 
 def observe_node(maintenance: Object, node: Object | None, lease: Object | None = None) -> Observation:
-    """Return what a tick knows after it has read the node."""
+    """Build the `Observation` of a tick that has read the node."""
     return Observation(maintenance, build_snapshot(maintenance, lease), NOW, node)
 
 
 def observe_pods(maintenance: Object, *pods: Object) -> Observation:
-    """Return what a tick knows after it has read the pods of a node under maintenance."""
+    """Build the `Observation` of a tick that has read the pods of a node under maintenance."""
     snapshot = build_snapshot(maintenance, build_lease(maintenance), NODE_IN_MAINTENANCE)
     return Observation(maintenance, snapshot, NOW, pods=pods)
 
@@ -134,7 +134,7 @@ def observe_pods(maintenance: Object, *pods: Object) -> Observation:
             WAITING_FOR_LEASE,
             build_snapshot(WAITING_FOR_LEASE, None, make_node()),
             events.MAINTENANCE_PENDING,
-            id="foreign lease expired",
+            id="lease of another tool expired",
         ),
         pytest.param(
             BEGUN,
@@ -220,7 +220,7 @@ def test_find_due_event_returns_event_or_required_read(
         ),
     ],
 )
-def test_find_due_event_on_node_returns_event_for_node_state(
+def test_find_due_event_on_node_returns_event_that_node_requires(
     maintenance: Object, node: Object | None, lease: Object | None, expected: DueEvent
 ) -> None:
     """X-3, NMO-19: `find_due_event_on_node` returns the event that the state of the node requires."""
@@ -235,7 +235,7 @@ OVERDUE_AGE = timedelta(minutes=46)
 
 
 def set_passed_deadline(maintenance: Object) -> Object:
-    """Return the maintenance with a deadline that has passed, and that its status does not report."""
+    """Return the maintenance with a passed deadline that the status does not report yet."""
     status = {**maintenance["status"], "startTime": "2026-01-02T02:03:05Z"}
     return {**maintenance, "spec": {**maintenance["spec"], "drain": {"deadline": "1h"}}, "status": status}
 
@@ -264,7 +264,7 @@ def set_passed_deadline(maintenance: Object) -> Object:
 def test_only_lease_renewal_and_overdue_drain_are_due_while_event_is_in_flight(
     maintenance: Object, lease: Object | None, expected: DueEvent
 ) -> None:
-    """NMO-27a, design rule 11: while an event is in flight, only a renewal, a deadline or a step can be due."""
+    """NMO-27a, design rule 11: while an event is in flight, only lease renewal, deadline or escalation can be due."""
     snapshot = ResyncSnapshot([maintenance] * 20, {"node-1": NODE_IN_MAINTENANCE}, {"node-1": lease} if lease else {})
 
     assert find_due_event(Observation(maintenance, snapshot, NOW)) == expected
@@ -283,7 +283,7 @@ def test_begin_is_due_if_owner_reference_is_missing() -> None:
 def build_maintenance_with_ages(
     created: float, *, deleted: float | None = None, written: float | None = None
 ) -> Object:
-    """Build a begun maintenance from the seconds since its creation, its deletion and its last status write."""
+    """Build a begun maintenance that was created, deleted and written to the status this many seconds ago."""
     ages_by_field = {"creationTimestamp": created, "deletionTimestamp": deleted}
     maintenance = make_maintenance(
         {"phase": "Running"} if written is None else {"phase": "Running", "lastUpdate": format_seconds_ago(written)}
@@ -321,7 +321,7 @@ def format_seconds_ago(seconds: float) -> str:
 def test_event_counts_as_in_flight_shortly_after_last_write(
     maintenance: Object, active_count: int, is_in_flight: bool
 ) -> None:
-    """Design rule 9: an event counts as in flight for five seconds plus the queueing time after the last write.
+    """Design rule 9: an event counts as in flight for five seconds plus the queueing time after the last status write.
 
     With 10, 13 and 40 active maintenances, the queueing time is 0, 0.9 and 9 seconds.
     """
@@ -348,8 +348,8 @@ def test_deleted_maintenance_waits_for_restore(maintenance: Object, expected: Du
 
 
 @pytest.mark.parametrize(("active_count", "seconds"), [(10, 0.0), (11, 0.3), (20, 3.0), (500, 60.0)])
-def test_queue_seconds_grow_with_active_maintenances(active_count: int, seconds: float) -> None:
-    """Design rule 9: the queue time grows with the number of maintenances in progress, up to one minute.
+def test_queueing_time_grows_with_active_maintenances(active_count: int, seconds: float) -> None:
+    """Design rule 9: the queueing time grows with the number of maintenances in progress, up to one minute.
 
     A deleted maintenance counts as in progress; a succeeded or failed maintenance does not.
     """
@@ -406,7 +406,7 @@ LABELLED_REFERENCE = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1"
 def test_orphaned_nodes_and_leases_are_found(
     snapshot: ResyncSnapshot, expected: list[tuple[events.ObjectReference, str]]
 ) -> None:
-    """Design rule 12: a node or lease whose maintenance no longer exists is orphaned, unless a list is incomplete."""
+    """Design rule 12: a node or lease is orphaned if its maintenance does not exist, unless a list request failed."""
     assert find_orphans(snapshot) == expected
 
 
@@ -445,10 +445,10 @@ def test_no_event_is_due_for_recreated_node() -> None:
         "terminating pod and new pod",
     ],
 )
-def test_find_due_event_by_pods_returns_event_for_pod_states(
+def test_find_due_event_by_pods_returns_event_that_pods_require(
     maintenance: Object, pods: list[Object], expected: str
 ) -> None:
-    """X-3: a pass is due if a pod may leave, or if the status does not report that the drain is complete."""
+    """X-3: a pass is due if a pod may be evicted, or if the drain is complete but the status does not report that."""
     assert find_due_event(observe_pods(maintenance, *pods)) == expected
 
 
@@ -459,7 +459,7 @@ WITHOUT_FORCE = {"force": False}
 def build_draining_maintenance(
     drain: Object, *blocked: Object, phase: str = "Running", observed_generation: int = 1
 ) -> Object:
-    """Build a maintenance of generation 1 with this `spec.drain`; its status has this `observedGeneration`."""
+    """Build a maintenance of generation 1 with this `spec.drain` and `observedGeneration`."""
     conditions = [
         *CORDONED_CONDITIONS,
         {"type": "Drained", "status": "False", "observedGeneration": observed_generation},
@@ -528,7 +528,7 @@ def test_no_event_is_due_for_reported_pod_that_drain_flag_blocks(
 def test_pass_is_due_for_terminating_pod_only_if_escalation_shortens_its_grace_period(
     action: str, grace_seconds: int, flags: Object, expected: str
 ) -> None:
-    """Design rule 11: a tick repeats the step `DeleteNow` for a terminating pod that the step may delete."""
+    """Design rule 11: a tick repeats the escalation step `DeleteNow` for a terminating pod that the step may delete."""
     step = {"action": action, "after": "1m"}
     maintenance = build_draining_maintenance({**flags, "escalation": [step]})
     times = {"startTime": "2026-01-02T03:00:00Z", "escalation": {**step, "time": "2026-01-02T03:01:00Z"}}
@@ -539,7 +539,7 @@ def test_pass_is_due_for_terminating_pod_only_if_escalation_shortens_its_grace_p
     assert find_due_event(observation) == expected
 
 
-def test_no_event_is_due_for_reported_orphaned_daemonset_pod() -> None:
+def test_no_event_is_due_for_reported_pod_of_deleted_daemonset() -> None:
     """DRN-1a, NMO-7: no pass is due for a blocked orphaned DaemonSet pod until the spec allows its eviction."""
     reported_pod = {**REPORTED_POD, "name": "agent"}
 
@@ -556,7 +556,7 @@ def test_no_event_is_due_for_reported_orphaned_daemonset_pod() -> None:
 
 
 @pytest.mark.parametrize("last_update", ["yesterday", "2026-01-02T03:03:00.5+00:00", 7])
-def test_last_update_in_unexpected_format_is_tolerated(last_update: object) -> None:
+def test_last_update_in_unexpected_format_does_not_stop_tick(last_update: object) -> None:
     """X-3: a `lastUpdate` in an unexpected format does not stop the tick."""
     maintenance = make_maintenance({"phase": "Running", "lastUpdate": last_update})
 
@@ -626,17 +626,17 @@ OBSERVATIONS = {
     "pods left, of which none may be evicted now: ": observe_pods(BEGUN, TERMINATING_POD),
     "pods left that may be evicted now": observe_pods(BEGUN, make_pod()),
 }
-"""A sample observation of each state, by the first words of the state's name."""
+"""A sample `Observation` for each state of a maintenance, by the first words of the state's name."""
 
 
-def test_each_state_has_one_sample() -> None:
-    """Design rule 11: the samples cover each state of the table once."""
+def test_each_state_has_one_sample_observation() -> None:
+    """Design rule 11: the samples contain one `Observation` for each state in the table."""
     assert len(OBSERVATIONS) == len(STATES) == len({state.name for state in STATES})
 
 
 @pytest.mark.parametrize("name", OBSERVATIONS)
-def test_state_is_found(name: str) -> None:
-    """Design rule 11: each state can occur, because no earlier state of the table covers it."""
+def test_state_is_found_for_its_sample_observation(name: str) -> None:
+    """Design rule 11: each state is found for its sample, so no earlier state in the table hides it."""
     state = find_state(OBSERVATIONS[name])
 
     assert isinstance(state, State)
@@ -644,7 +644,7 @@ def test_state_is_found(name: str) -> None:
     assert state is STATES[list(OBSERVATIONS).index(name)]
 
 
-def test_states_page_is_up_to_date() -> None:
+def test_states_page_contains_current_state_table() -> None:
     """Design rule 11: docs/states.md contains the table of states that `resync` reads."""
     page = PAGE.read_text()
 

@@ -1,6 +1,7 @@
-"""Tests for the deadline and the escalation of a drain on a real API server: order of writes, deletions and refusals.
+"""Tests for the deadline and the escalation of a drain on a real API server: write order, deletions and rejections.
 
-No test waits for a step's time: each moves the start of its drain, and the time of its current step, into the past.
+No test waits until an escalation step is due: each test moves the start of the drain and of the current step into the
+past.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ STEPS = [
     {"after": "1h", "action": "DeleteNow"},
 ]
 SLOW_TERMINATION = {"pod-delete.stage.kwok.x-k8s.io/delay": "1h"}
-"""Annotation of a pod that its simulated kubelet does not stop during the test."""
+"""Annotation that makes the simulated kubelet leave a pod terminating for the whole test."""
 
 
 def create_blocked_drain(functions: Functions, workload: Workload, *pods: str, steps: object = STEPS) -> Object:
-    """Create a maintenance of a node with these pods, which one budget blocks, and run its first eviction pass."""
+    """Create a maintenance of a node whose pods are all blocked by one PDB, and run the first eviction pass."""
     node = workload.take_node()
     workload.create_bare_pods(node, *pods, labels=LABELS)
     workload.create_budget(f"db-{node}", LABELS, len(pods), expected_healthy=len(pods))
@@ -55,23 +56,23 @@ def create_blocked_drain(functions: Functions, workload: Workload, *pods: str, s
     return maintenance
 
 
-def move_into_past(workload: Workload, maintenance: Object) -> None:
-    """Set the start of the drain, and the time of its current step, to a time years ago."""
+def move_start_times_into_past(workload: Workload, maintenance: Object) -> None:
+    """Set the start times of the drain and of its current escalation step to a time years ago."""
     step = workload.read_maintenance(maintenance)["status"].get("escalation")
     past_step = {"escalation": {**step, "time": LONG_AGO}} if step else {}
     workload.client.patch(f"{m.build_path(maintenance)}/status", {"status": {"startTime": LONG_AGO, **past_step}})
 
 
 def run_tick(functions: Functions) -> BaseCloudEvent:
-    """Run `resync` and return its event."""
+    """Run `resync` with a tick and return the event in its reply."""
     event = functions.invoke("resync", build_tick())
     assert event is not None
     return event
 
 
-def begin_next_step(functions: Functions, workload: Workload, maintenance: Object) -> BaseCloudEvent:
-    """Let a tick and `status` begin the next step, and return `drain.escalated`."""
-    move_into_past(workload, maintenance)
+def begin_next_escalation_step(functions: Functions, workload: Workload, maintenance: Object) -> BaseCloudEvent:
+    """Begin the drain's next escalation step with a tick and `status`, and return the event `drain.escalated`."""
+    move_start_times_into_past(workload, maintenance)
     overdue = run_tick(functions)
     assert overdue.get_type() == events.DRAIN_OVERDUE
     escalated = functions.invoke("status", overdue)
@@ -80,23 +81,23 @@ def begin_next_step(functions: Functions, workload: Workload, maintenance: Objec
     return escalated
 
 
-def begin_step(functions: Functions, workload: Workload, maintenance: Object, action: str) -> BaseCloudEvent:
-    """Begin steps without performing them, until the step with this action has begun; return its event."""
-    escalated = begin_next_step(functions, workload, maintenance)
+def begin_escalation_step(functions: Functions, workload: Workload, maintenance: Object, action: str) -> BaseCloudEvent:
+    """Begin escalation steps, without evicting, until the step with this action begins; return `drain.escalated`."""
+    escalated = begin_next_escalation_step(functions, workload, maintenance)
     while require_data(escalated)["action"] != action:
-        escalated = begin_next_step(functions, workload, maintenance)
+        escalated = begin_next_escalation_step(functions, workload, maintenance)
     return escalated
 
 
-def set_ready(workload: Workload, pod: str, status: str) -> None:
-    """Set the status of the pod's condition Ready."""
+def set_ready_condition(workload: Workload, pod: str, status: str) -> None:
+    """Set the status of the pod's Ready condition."""
     path = f"/api/v1/namespaces/{workload.namespace}/pods/{pod}/status"
     workload.client.patch(path, {"status": {"conditions": [{"type": "Ready", "status": status}]}})
 
 
-def make_unready(workload: Workload, maintenance: Object, pod: str, *, healthy: int) -> None:
-    """Make the pod unready, and wait until its budget has counted the `healthy` other pods."""
-    set_ready(workload, pod, "False")
+def make_pod_unready(workload: Workload, maintenance: Object, pod: str, *, healthy: int) -> None:
+    """Make the pod unready, and wait until its PDB counts `healthy` healthy pods."""
+    set_ready_condition(workload, pod, "False")
     name = f"db-{m.get_node_name(maintenance)}"
     workload.wait_for_object(
         f"/apis/policy/v1/namespaces/{workload.namespace}/poddisruptionbudgets/{name}",
@@ -109,7 +110,7 @@ def read_pod(workload: Workload, pod: str) -> Object:
 
 
 def list_deletions(audit: AuditLog) -> dict[str, Object]:
-    """Return the delete options of the product's deletions of pods by pod name."""
+    """Return the delete options of the product's pod deletions by pod name."""
     return {
         entry["objectRef"]["name"]: entry.get("requestObject") or {}
         for entry in audit.list_writes_by()
@@ -117,30 +118,30 @@ def list_deletions(audit: AuditLog) -> dict[str, Object]:
     }
 
 
-def list_step_messages(workload: Workload, maintenance: Object) -> list[str]:
+def list_escalation_event_messages(workload: Workload, maintenance: Object) -> list[str]:
     """Return the messages of the Kubernetes Events about the maintenance's escalation."""
     selector = f"involvedObject.uid={maintenance['metadata']['uid']},reason=EscalateDrain"
     return [event["message"] for event in workload.client.list(EVENTS_PATH, field_selector=selector)["items"]]
 
 
 def list_writes(audit: AuditLog, start: int) -> list[tuple[str, str]]:
-    """Return verb and resource of the product's writes, without the first `start` ones."""
+    """Return the verb and resource of each of the product's writes, except the first `start` writes."""
     references = [(entry["verb"], entry["objectRef"]) for entry in audit.list_writes_by()[start:]]
     return [(verb, "/".join(filter(None, (ref["resource"], ref.get("subresource"))))) for verb, ref in references]
 
 
 @pytest.mark.usefixtures("delete_permission")
-def test_each_step_is_recorded_before_it_deletes_its_pods(
+def test_each_escalation_step_is_recorded_before_it_deletes_pods(
     functions: Functions, workload: Workload, audit: AuditLog
 ) -> None:
-    """Check that each step writes its Events and then the status before `evict` deletes the pods that it allows."""
+    """Check that each escalation step is recorded in Events and status before `evict` deletes pods because of it."""
     node = workload.take_node()
     workload.create_bare_pods(node, "unready", labels=LABELS)
     workload.create_bare_pods(node, "slow", labels=LABELS, annotations=SLOW_TERMINATION)
     workload.create_budget(f"db-{node}", LABELS, 2, expected_healthy=2)
     maintenance = workload.create_maintenance(node, drain={"escalation": STEPS})
     run_evict_and_status(functions, maintenance, functions.run_until_tainted(maintenance))
-    make_unready(workload, maintenance, "unready", healthy=1)
+    make_pod_unready(workload, maintenance, "unready", healthy=1)
     expected: tuple[tuple[str, str, Object], ...] = (
         ("DeleteUnready", "unready", {}),
         ("Delete", "slow", {}),
@@ -149,7 +150,7 @@ def test_each_step_is_recorded_before_it_deletes_its_pods(
 
     for action, pod, options in expected:
         writes = len(audit.list_writes_by())
-        escalated = begin_next_step(functions, workload, maintenance)
+        escalated = begin_next_escalation_step(functions, workload, maintenance)
         step_writes = list_writes(audit, writes)
         status = workload.read_maintenance(maintenance)["status"]
         reply = run_evict_and_status(functions, maintenance, escalated)
@@ -168,17 +169,17 @@ def test_each_step_is_recorded_before_it_deletes_its_pods(
     status = workload.read_maintenance(maintenance)["status"]
     assert (status["phase"], status.get("escalation")) == ("Succeeded", None)
     assert audit.list_evictions() == []
-    messages = list_step_messages(workload, maintenance)
+    messages = list_escalation_event_messages(workload, maintenance)
     steps = [f"step {step['action']}, {step['after']} after its start" for step in STEPS]
     assert [sum(step in message for message in messages) for step in steps] == [1, 1, 1]
 
 
-def test_step_without_permission_names_component_and_deletes_nothing(
+def test_escalation_step_without_permission_deletes_no_pod_and_names_component(
     functions: Functions, workload: Workload, audit: AuditLog
 ) -> None:
-    """Check that without the component `deleting`, the status names it, the pod stays, and refusals have a pause."""
+    """Check that without the component `deleting`, no pod is deleted, the status names it, and the next pass waits."""
     maintenance = create_blocked_drain(functions, workload, "a")
-    escalated = begin_step(functions, workload, maintenance, "Delete")
+    escalated = begin_escalation_step(functions, workload, maintenance, "Delete")
 
     run_evict_and_status(functions, maintenance, escalated)
     reason, message = read_blocked_pods(workload, maintenance)["a"]
@@ -195,12 +196,12 @@ def test_step_without_permission_names_component_and_deletes_nothing(
 
 
 def test_deletion_of_terminating_pod_without_permission_is_reported(functions: Functions, workload: Workload) -> None:
-    """Check that `DeleteNow` reports the missing permission even if only a terminating pod is left."""
+    """Check that a missing permission for `DeleteNow` is reported even if only a terminating pod is left."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a", finalizers=("example.com/hold",))
     maintenance = workload.create_maintenance(node, drain={"escalation": STEPS[2:], "gracePeriodSeconds": 900})
     run_evict_and_status(functions, maintenance, functions.run_until_tainted(maintenance))
-    escalated = begin_next_step(functions, workload, maintenance)
+    escalated = begin_next_escalation_step(functions, workload, maintenance)
 
     run_evict_and_status(functions, maintenance, escalated)
     first = workload.read_maintenance(maintenance)
@@ -216,7 +217,7 @@ def delete_maintenance(workload: Workload, maintenance: Object) -> None:
     workload.delete(m.build_path(maintenance))
 
 
-def remove_steps(workload: Workload, maintenance: Object) -> None:
+def remove_later_escalation_steps(workload: Workload, maintenance: Object) -> None:
     workload.client.patch(m.build_path(maintenance), {"spec": {"drain": {"escalation": STEPS[:1]}}})
 
 
@@ -225,13 +226,13 @@ def uncordon_node(workload: Workload, maintenance: Object) -> None:
 
 
 @pytest.mark.usefixtures("delete_permission")
-@pytest.mark.parametrize("change", [delete_maintenance, remove_steps, uncordon_node])
-def test_step_deletes_nothing_after_change(
+@pytest.mark.parametrize("change", [delete_maintenance, remove_later_escalation_steps, uncordon_node])
+def test_escalation_step_deletes_no_pod_after_change(
     functions: Functions, workload: Workload, audit: AuditLog, change: Callable[[Workload, Object], None]
 ) -> None:
-    """Check that a step deletes nothing after its object is deleted, its spec lacks it, or its node is uncordoned."""
+    """Check that an escalation step deletes no pod if the maintenance, the step or the cordon was removed before."""
     maintenance = create_blocked_drain(functions, workload, "a")
-    escalated = begin_step(functions, workload, maintenance, "Delete")
+    escalated = begin_escalation_step(functions, workload, maintenance, "Delete")
     change(workload, maintenance)
 
     functions.invoke("evict", escalated)
@@ -242,10 +243,10 @@ def test_step_deletes_nothing_after_change(
 
 
 @pytest.mark.usefixtures("delete_permission")
-def test_event_alone_neither_begins_step_nor_deletes_pod(
+def test_premature_event_neither_begins_escalation_step_nor_deletes_pod(
     functions: Functions, workload: Workload, audit: AuditLog
 ) -> None:
-    """Check that `drain.overdue` before the time, and `drain.escalated` without a recorded step, change nothing."""
+    """Check that a premature `drain.overdue`, or a `drain.escalated` without a recorded step, changes nothing."""
     maintenance = create_blocked_drain(functions, workload, "a")
     before = workload.read_maintenance(maintenance)
 
@@ -262,13 +263,15 @@ def test_event_alone_neither_begins_step_nor_deletes_pod(
 def test_pod_that_becomes_ready_during_pass_is_not_deleted(
     functions: Functions, workload: Workload, audit: AuditLog
 ) -> None:
-    """Check that a pod which becomes ready between list and deletion stays, and is blocked by its budget again."""
+    """Check that a pod that becomes ready between the list and delete requests stays, blocked by its PDB again."""
     maintenance = create_blocked_drain(functions, workload, "a")
-    make_unready(workload, maintenance, "a", healthy=0)
-    escalated = begin_next_step(functions, workload, maintenance)
+    make_pod_unready(workload, maintenance, "a", healthy=0)
+    escalated = begin_next_escalation_step(functions, workload, maintenance)
     path = build_pod_path(read_pod(workload, "a"))
 
-    with run_before_request(functions.clusters["evict"], "DELETE", path, lambda: set_ready(workload, "a", "True")):
+    with run_before_request(
+        functions.clusters["evict"], "DELETE", path, lambda: set_ready_condition(workload, "a", "True")
+    ):
         run_evict_and_status(functions, maintenance, escalated)
     assert read_blocked_pods(workload, maintenance)["a"][0] == "Changing"
 
@@ -280,8 +283,10 @@ def test_pod_that_becomes_ready_during_pass_is_not_deleted(
 
 
 @pytest.mark.usefixtures("delete_permission")
-def test_step_does_not_delete_excluded_pods(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """Check that `DeleteNow` deletes no pod of a DaemonSet or a VM, and none that `spec.drain` excludes."""
+def test_escalation_step_does_not_delete_excluded_pods(
+    functions: Functions, workload: Workload, audit: AuditLog
+) -> None:
+    """Check that `DeleteNow` deletes no pod of a DaemonSet or a VM, and no pod that `spec.drain` excludes."""
     node = workload.take_node()
     workload.create_daemonset("agent", node)
     workload.create_bare_pods(node, "launcher", labels={**LABELS, CREATED_BY_LABEL: "vmi-uid"})
@@ -291,7 +296,7 @@ def test_step_does_not_delete_excluded_pods(functions: Functions, workload: Work
     spec = {"ignoreDaemonSets": False, "deleteEmptyDirData": False, "podSelector": "app!=other", "escalation": STEPS}
     maintenance = workload.create_maintenance(node, drain=spec)
     run_evict_and_status(functions, maintenance, functions.run_until_tainted(maintenance))
-    escalated = begin_step(functions, workload, maintenance, "DeleteNow")
+    escalated = begin_escalation_step(functions, workload, maintenance, "DeleteNow")
     workload.client.patch(
         f"/api/v1/namespaces/{workload.namespace}/pods/terminating", {"metadata": {"finalizers": ["example.com/hold"]}}
     )
@@ -303,13 +308,15 @@ def test_step_does_not_delete_excluded_pods(functions: Functions, workload: Work
 
 
 @pytest.mark.usefixtures("delete_permission")
-def test_two_processes_delete_pod_once(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """Check that of two concurrent passes, one deletes the pod, and that neither reports it as blocked."""
+def test_only_one_of_two_concurrent_passes_deletes_pod(
+    functions: Functions, workload: Workload, audit: AuditLog
+) -> None:
+    """Check that only one of two concurrent passes deletes the pod, and that neither pass reports it as blocked."""
     maintenance = create_blocked_drain(functions, workload, "a")
     workload.client.patch(
         f"/api/v1/namespaces/{workload.namespace}/pods/a", {"metadata": {"finalizers": ["example.com/hold"]}}
     )
-    escalated = begin_step(functions, workload, maintenance, "Delete")
+    escalated = begin_escalation_step(functions, workload, maintenance, "Delete")
     second = Functions(workload.local_cluster)
 
     with ThreadPoolExecutor() as executor:
@@ -324,12 +331,12 @@ def test_two_processes_delete_pod_once(functions: Functions, workload: Workload,
     assert [require_data(reply)["blocked"] for reply in replies] == [[]] * len(replies)
 
 
-def test_step_does_not_begin_while_its_kubernetes_event_is_refused(
+def test_escalation_step_does_not_begin_while_its_kubernetes_event_is_rejected(
     functions: Functions, proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload
 ) -> None:
-    """Check that a step begins only after its Kubernetes Events are recorded, and that the next tick tries again."""
+    """Check that an escalation step begins only after its Kubernetes Events are written; the next tick retries."""
     maintenance = create_blocked_drain(functions, workload, "a")
-    move_into_past(workload, maintenance)
+    move_start_times_into_past(workload, maintenance)
     fault_proxy.inject(lambda request: Fault(403, "may not") if request.startswith("create events") else None)
 
     reply = proxied_functions.invoke("status", run_tick(functions))
@@ -340,14 +347,14 @@ def test_step_does_not_begin_while_its_kubernetes_event_is_refused(
     assert functions.invoke("status", run_tick(functions)) is not None
 
 
-def test_tick_names_due_step_of_drain_with_events_in_flight(
+def test_tick_emits_due_escalation_step_while_event_is_in_flight(
     functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that a step of a drain whose status changes all the time begins, and that its event names the step."""
+    """Check that a tick emits `drain.overdue` with the due step even while an event of the drain is in flight."""
     maintenance = create_blocked_drain(functions, workload, "a")
     monkeypatch.setattr(observation, "IN_FLIGHT_SECONDS", 3600)
     assert functions.invoke("resync", build_tick()) is None
-    move_into_past(workload, maintenance)
+    move_start_times_into_past(workload, maintenance)
 
     overdue = run_tick(functions)
 
@@ -359,10 +366,10 @@ def test_tick_names_due_step_of_drain_with_events_in_flight(
 
 @pytest.mark.usefixtures("delete_permission")
 @pytest.mark.parametrize("lost", [events.DRAIN_OVERDUE, events.DRAIN_ESCALATED])
-def test_ticks_perform_step_if_event_is_lost(functions: Functions, workload: Workload, lost: str) -> None:
-    """Design rule 11: if either event of a step is lost, the following ticks begin and perform the step."""
+def test_ticks_perform_escalation_step_if_event_is_lost(functions: Functions, workload: Workload, lost: str) -> None:
+    """Design rule 11: if `drain.overdue` or `drain.escalated` is lost, ticks begin and perform the escalation step."""
     maintenance = create_blocked_drain(functions, workload, "a", steps=STEPS[1:])
-    move_into_past(workload, maintenance)
+    move_start_times_into_past(workload, maintenance)
     overdue = run_tick(functions)
     if lost == events.DRAIN_ESCALATED:
         functions.invoke("status", overdue)
@@ -376,13 +383,13 @@ def test_ticks_perform_step_if_event_is_lost(functions: Functions, workload: Wor
 
 
 @pytest.mark.usefixtures("delete_permission")
-def test_repeated_event_does_not_begin_next_step(functions: Functions, workload: Workload) -> None:
-    """X-2: a `drain.overdue` that is repeated, even when the second step is due, does not begin the second step."""
+def test_repeated_event_does_not_begin_next_escalation_step(functions: Functions, workload: Workload) -> None:
+    """X-2: a repeated `drain.overdue` does not begin the second escalation step, even if that step is due."""
     maintenance = create_blocked_drain(functions, workload, "a")
-    move_into_past(workload, maintenance)
+    move_start_times_into_past(workload, maintenance)
     overdue = run_tick(functions)
     functions.invoke("status", overdue)
-    move_into_past(workload, maintenance)
+    move_start_times_into_past(workload, maintenance)
     before = workload.read_maintenance(maintenance)["status"]["escalation"]
 
     assert functions.invoke("status", overdue) is None
@@ -391,14 +398,14 @@ def test_repeated_event_does_not_begin_next_step(functions: Functions, workload:
 
 
 def test_passed_deadline_is_reported_once_and_drain_continues(functions: Functions, workload: Workload) -> None:
-    """Check that a tick reports a passed deadline in the status and in one Event per object, and deletes nothing."""
+    """Check that a passed deadline is reported in the status and in one Event per object, and deletes no pod."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a", labels=LABELS)
     workload.create_budget("db", LABELS, 1, expected_healthy=1)
     maintenance = workload.create_maintenance(node, drain={"deadline": "1h30m"})
     run_evict_and_status(functions, maintenance, functions.run_until_tainted(maintenance))
     before = [run_tick(functions).get_type() for _ in range(2)]
-    move_into_past(workload, maintenance)
+    move_start_times_into_past(workload, maintenance)
 
     assert functions.invoke("status", run_tick(functions)) is None
     after = [run_tick(functions).get_type() for _ in range(2)]

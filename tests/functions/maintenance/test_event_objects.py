@@ -1,4 +1,4 @@
-"""Tests for parsing the NodeMaintenance and the node of an event, and for the errors on malformed data."""
+"""Tests for parsing the NodeMaintenance and the node in an event's data, and for the errors about malformed data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def build_event(data: Mapping[str, Any]) -> CloudEvent:
 
 
 def test_maintenance_is_parsed_from_reference_or_object() -> None:
-    """X-4: the functions' events refer to the maintenance; ApiServerSource's events contain the whole object."""
+    """X-4: functions' events contain a reference to the maintenance, ApiServerSource's events the whole object."""
     maintenance = make_maintenance()
     uid, name = maintenance["metadata"]["uid"], maintenance["metadata"]["name"]
 
@@ -75,8 +75,8 @@ def test_invalid_node_name_is_rejected(node: object) -> None:
         pytest.param(build_added_event({**make_maintenance(), "spec": "none"}), "-", id="object without spec"),
     ],
 )
-def test_failure_event_names_step_maintenance_and_node(cause: CloudEvent, node: str) -> None:
-    """NMO-13: the failure event names step, maintenance and node whatever its cause, and truncates the error."""
+def test_step_failed_event_names_step_maintenance_and_node(cause: CloudEvent, node: str) -> None:
+    """NMO-13: `maintenance.step_failed` names step, maintenance and node for any cause, and truncates the error."""
     (reply,) = build_step_failed("cordon", cause, "x" * 10**5, waits=True)
 
     data, reference = require_data(reply), parse_reference(cause)
@@ -88,8 +88,8 @@ def test_failure_event_names_step_maintenance_and_node(cause: CloudEvent, node: 
 
 
 @pytest.mark.parametrize("data", [{}, {"kind": "Node", "metadata": {"name": "node-1"}}], ids=["a tick", "a node"])
-def test_failure_without_maintenance_raises_retry(data: Mapping[str, Any]) -> None:
-    """X-6: a failure without a maintenance raises `Retry`, since no status can report the failure."""
+def test_step_failure_without_maintenance_raises_retry(data: Mapping[str, Any]) -> None:
+    """X-6: a step failure for an event without a maintenance raises `Retry`, since no status can report it."""
     with pytest.raises(Retry, match="no right"):
         build_step_failed("resync", build_event(data), "no right")
 

@@ -1,4 +1,4 @@
-"""Tests for `evict` on a real API server, with the controller that maintains the budgets' status."""
+"""Tests for `evict` on a real API server, with the controller that maintains the status of PodDisruptionBudgets."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def wait_until_pods_are_gone(workload: Workload, *pods: str) -> None:
 
 
 @proves("X-1", "NMO-6", "NMO-8", "NMO-9")
-def test_pods_are_evicted_once_with_preconditions(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """NMO-6, NMO-8, NMO-9, X-1: `evict` sends one eviction per pod with preconditions, and writes nothing else."""
+def test_each_pod_is_evicted_once_with_preconditions(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """NMO-6, NMO-8, NMO-9, X-1: `evict` sends one eviction with preconditions per pod, and no other write request."""
     node = workload.take_node()
     bare, scratch = (
         workload.create_bare_pods(node, "bare")[0],
@@ -84,7 +84,7 @@ def test_pods_are_evicted_once_with_preconditions(functions: Functions, workload
     wait_until_pods_are_gone(workload, "bare", "scratch", owned["metadata"]["name"])
 
 
-def test_eviction_follows_cordon_and_taint(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+def test_first_eviction_follows_cordon_and_taint(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-5: in the audit log, the last patch of the node precedes the first eviction."""
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")
@@ -93,7 +93,7 @@ def test_eviction_follows_cordon_and_taint(functions: Functions, workload: Workl
 
     kinds = [kind for _, kind, _ in summarize_writes(audit.list_writes_by()) if kind in ("nodes", "pods/eviction")]
     assert kinds[-1] == "pods/eviction"
-    assert len(kinds) >= 3  # The controller manager may also have patched the node, with the unschedulable taint.
+    assert len(kinds) >= 3  # The controller manager may also have patched the node to add the unschedulable taint.
     assert set(kinds[:-1]) == {"nodes"}
 
 
@@ -137,7 +137,7 @@ def test_evict_ignores_hint_for_uncordoned_node(
 
 
 def test_node_drained_is_reemitted_after_node_is_cordoned_again(functions: Functions, workload: Workload) -> None:
-    """NMO-13: if the status reports a drained node as uncordoned, the next cordon leads to another `node.drained`."""
+    """NMO-13: if the status reports a drained node as not cordoned, the next cordon leads to another `node.drained`."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
     drained_event = functions.run_chain(maintenance, "begin", "cordon", "taint", "evict")
@@ -208,7 +208,7 @@ def test_daemonset_and_mirror_pods_are_not_evicted(functions: Functions, workloa
 
 
 @proves("NMO-7")
-def test_orphaned_daemonset_pod_is_evicted(functions: Functions, workload: Workload) -> None:
+def test_pod_of_deleted_daemonset_is_evicted(functions: Functions, workload: Workload) -> None:
     """NMO-7: a DaemonSet pod whose DaemonSet no longer exists is evicted like any bare pod."""
     node = workload.take_node()
     pod = workload.create_daemonset("agent", node)
@@ -231,7 +231,7 @@ def test_orphaned_daemonset_pod_is_evicted(functions: Functions, workload: Workl
 
 
 @proves("NMO-9")
-def test_finished_pods_are_evicted(functions: Functions, workload: Workload) -> None:
+def test_completed_pods_are_evicted(functions: Functions, workload: Workload) -> None:
     """NMO-9: a pod that has run to completion is also evicted."""
     node = workload.take_node()
     (pod,) = workload.create_bare_pods(node, "done")
@@ -277,7 +277,7 @@ def test_node_drained_event_contains_pod_list_resource_version(functions: Functi
 
 
 def test_deferred_pods_cause_another_pass_only_if_batch_evicted_pod() -> None:
-    """NMO-6: pods that a batch had no time to evict are blocked, unless the batch evicted another pod."""
+    """NMO-6: pods that a batch had no time to evict are reported as blocked, unless the batch evicted another pod."""
     deferred_pod = samples.make_pod("left")
 
     with_progress, must_continue = evict.retry_or_block(
@@ -354,9 +354,9 @@ def test_conflicting_eviction_is_retried(functions: Functions, workload: Workloa
 def test_eviction_is_not_retried_after_late_conflict_response(
     functions: Functions, workload: Workload, audit: AuditLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Design rule 12: a pass does not retry an eviction whose conflict response arrives late.
+    """Design rule 12: a pass does not retry an eviction whose 409 response arrives late.
 
-    The maintenance may have ended since the pass read it; only the next pass reads the maintenance again.
+    The maintenance may have ended since the pass read it, and only the next pass reads the maintenance again.
     """
     (pod,) = workload.create_bare_pods(workload.take_node(), "slow")
     workload.client.patch(build_pod_path(pod), {"metadata": {"labels": {"changed": "yes"}}})
@@ -372,10 +372,10 @@ def test_eviction_is_not_retried_after_late_conflict_response(
 
 
 @proves("X-6")
-def test_budget_limits_evictions(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """NMO-6, X-6: if a budget requires two of three pods, only one pod is evicted.
+def test_pdb_limits_evictions(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """NMO-6, X-6: if a PDB requires two of three pods, only one pod is evicted.
 
-    The other pods are blocked, with the budget's name and counts.
+    The other pods are blocked, and their message states the PDB's name and counts.
     """
     node = workload.take_node()
     workload.create_bare_pods(node, "a", "b", "c", labels={"app": "db"})
@@ -395,10 +395,10 @@ def test_budget_limits_evictions(functions: Functions, workload: Workload, audit
 
 
 @proves("X-6")
-def test_no_eviction_is_sent_for_pod_with_exhausted_budget(
+def test_no_eviction_is_sent_for_pod_whose_pdb_allows_no_disruption(
     functions: Functions, workload: Workload, audit: AuditLog
 ) -> None:
-    """NMO-6, X-6: `evict` sends no eviction for a pod whose budget allows no disruption, and evicts the other pods."""
+    """NMO-6, X-6: `evict` sends no eviction for a pod whose PDB allows no disruption, and evicts the other pods."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a", labels={"app": "db"})
     workload.create_bare_pods(node, "free")
@@ -418,10 +418,10 @@ def test_no_eviction_is_sent_for_pod_with_exhausted_budget(
     assert audit.list_evictions("a") == []
 
 
-def test_tick_that_changes_nothing_emits_no_event(functions: Functions, workload: Workload) -> None:
-    """Design rule 10: while a drain is blocked, `evict` replies nothing to a tick until the status must change.
+def test_evict_sends_no_reply_to_tick_if_status_is_up_to_date(functions: Functions, workload: Workload) -> None:
+    """Design rule 10: while a drain is blocked, `evict` sends no reply to a tick unless the status must change.
 
-    Other events, and replays, always have a reply: the status may not yet report what an earlier pass has found.
+    Other events, and replays, always get a reply, because the status may not yet contain an earlier pass's result.
     """
     node = workload.take_node()
     workload.create_bare_pods(node, "held", labels={"app": "held"})
@@ -445,13 +445,13 @@ def test_tick_that_changes_nothing_emits_no_event(functions: Functions, workload
 
 
 def build_tick_reply(maintenance: Object) -> BaseCloudEvent:
-    """Build `node.tainted` as `resync` emits it on a tick."""
+    """Build the event `node.tainted` that `resync` emits on a tick."""
     reference, node = events.ObjectReference.from_object(maintenance), maintenance["spec"]["nodeName"]
     return events.build_event(events.NODE_TAINTED, "resync", reference, node, seed=str(time.monotonic_ns()))
 
 
-def test_pod_with_two_budgets_is_blocked(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """NMO-6: a pod with two budgets is blocked, the reason names both budgets, and the other pods are evicted.
+def test_pod_with_two_pdbs_is_blocked(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """NMO-6: a pod that two PDBs select is blocked, the message names both PDBs, and the other pods are evicted.
 
     The API server would answer 500 to the pod's eviction.
     """
@@ -508,7 +508,7 @@ def test_pods_deleted_before_eviction_are_not_reported(
 
     while not (
         evictions := audit.list_evictions(*names)
-    ):  # On a busy machine, the first batch may time out before it sends an eviction.
+    ):  # On a busy machine, the first batch may reach its deadline before it sends an eviction.
         reply = proxied_functions.invoke("evict", tainted_event)
         assert reply is not None
         assert reply.get_type() == events.PODS_EVICTED
@@ -542,7 +542,7 @@ def test_pod_is_evicted_in_next_batch_after_busy_server_rejected_eviction(
     assert get_pod_names(replies[0]["evicted"] + replies[1]["evicted"]) == {f"first-{node}", f"second-{node}"}
 
 
-def test_busy_server_causes_no_further_pass(
+def test_rejections_of_busy_server_cause_no_further_pass(
     functions: Functions, proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload
 ) -> None:
     """Design rule 9: if a busy API server rejects all evictions, the pods are blocked and no further pass follows."""
@@ -575,8 +575,8 @@ def test_failed_pod_list_is_ignored_for_deleted_maintenance(
     assert (response.status_code, list_count > 0) == (204, True)
 
 
-def test_evict_reads_daemonsets_only_if_no_other_pod_may_leave(functions: Functions, workload: Workload) -> None:
-    """Design rule 8, NMO-7: `evict` reads DaemonSets only if no other pod may leave."""
+def test_evict_reads_daemonsets_only_if_no_other_pod_can_be_evicted(functions: Functions, workload: Workload) -> None:
+    """Design rule 8, NMO-7: `evict` reads DaemonSets only if no other pod can be evicted."""
     node = workload.take_node()
     workload.create_daemonset("agent", node)
     workload.create_bare_pods(node, "bare")
@@ -591,7 +591,7 @@ def test_evict_reads_daemonsets_only_if_no_other_pod_may_leave(functions: Functi
 
 
 def test_replayed_eviction_is_not_counted_in_metrics(functions: Functions, workload: Workload) -> None:
-    """docs/observability.md: the metrics count an eviction, but not its replay."""
+    """docs/observability.md: the metrics count an eviction once, and a replay of it does not count."""
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")
     tainted_event = functions.run_until_tainted(workload.create_maintenance(node))
@@ -605,7 +605,7 @@ def test_replayed_eviction_is_not_counted_in_metrics(functions: Functions, workl
 
 
 def read_evicted_count() -> float:
-    """Return the number of evicted pods in the metrics."""
+    """Return the number of evicted pods that the metrics report."""
     return REGISTRY.get_sample_value("nodemaintenance_evictions_total", {"outcome": "evicted"}) or 0.0
 
 
@@ -614,7 +614,7 @@ POD_NAMES = [f"pod-{number}" for number in range(30)]
 
 @pytest.fixture
 def tainted_event_for_thirty_pods(functions: Functions, workload: Workload) -> BaseCloudEvent:
-    """Return `node.tainted` for a node with thirty pods."""
+    """Return the event `node.tainted` for a node with thirty pods."""
     node = workload.take_node()
     workload.create_bare_pods(node, *POD_NAMES)
     return functions.run_until_tainted(workload.create_maintenance(node))
@@ -624,7 +624,7 @@ def tainted_event_for_thirty_pods(functions: Functions, workload: Workload) -> B
 def test_thirty_pods_are_evicted_concurrently(
     functions: Functions, tainted_event_for_thirty_pods: BaseCloudEvent, audit: AuditLog
 ) -> None:
-    """NMO-6: thirty pods without a budget are evicted in under a second, each by one request.
+    """NMO-6: thirty pods without a PDB are evicted in less than a second, each with one request.
 
     A fast machine needs one batch. The time limit is longer on a slow machine, which may need several batches.
     """
@@ -663,7 +663,7 @@ def test_evictions_are_logged(
 
 
 def test_blocked_pods_are_logged(functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture) -> None:
-    """NMO-17: `evict` logs the number of blocked pods, and the pods with their reasons as a field."""
+    """NMO-17: `evict` logs the number of blocked pods, and the pods with their reasons in a field of the log line."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a", labels={"app": "db"})
     workload.create_budget("keep-all", {"app": "db"}, 1, expected_healthy=1)
@@ -697,7 +697,7 @@ def test_evict_answers_503_if_state_is_older_than_hint(
     assert not workload.client.get(build_pod_path(pod))["metadata"].get("deletionTimestamp")
 
 
-def test_hint_with_resource_version_saves_second_pod_list_request(functions: Functions, workload: Workload) -> None:
+def test_evict_lists_pods_once_if_hint_has_resource_version(functions: Functions, workload: Workload) -> None:
     """Design rule 8: `evict` lists pods only once if the hint contains a resourceVersion at which all pods are gone."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)

@@ -1,4 +1,4 @@
-"""Tests for evictions without outcome (no response, conflict, busy server) and for merged replies of `evict`."""
+"""Tests for evictions with an unknown outcome (no response, conflict, busy server) and for replies of `evict`."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def build_blocked_pod(name: str, reason: str) -> BlockedPod:
 
 
 def build_maintenance_with_blocked_pod(name: str, reason: str) -> Object:
-    """Build a maintenance whose status reports this pod as blocked."""
+    """Build a maintenance whose status reports a pod with this name as blocked for this reason."""
     return make_maintenance({"blockedPods": [{"namespace": "ns", "name": name, "reason": reason}]})
 
 
 @pytest.mark.parametrize("reason", ["NoAnswer", "Changing", "Busy"])
-def test_eviction_without_outcome_is_retried_if_another_pod_was_evicted(reason: str) -> None:
-    """Check that an eviction without outcome is retried, and its pod is not blocked, if another pod was evicted."""
+def test_eviction_with_unknown_outcome_is_retried_if_another_pod_was_evicted(reason: str) -> None:
+    """Check that an eviction with unknown outcome is retried if another pod was evicted, and does not block its pod."""
     outcome, needs_another_pass = retry_or_block(
         EvictionOutcome(
             evicted=[{"uid": "x"}], blocked=[build_blocked_pod("a", reason), build_blocked_pod("b", "Error")]
@@ -48,8 +48,8 @@ def test_eviction_without_outcome_is_retried_if_another_pod_was_evicted(reason: 
 
 
 @pytest.mark.parametrize("reason", ["NoAnswer", "Changing", "Busy"])
-def test_pod_without_eviction_outcome_is_blocked_if_no_pod_was_evicted(reason: str) -> None:
-    """Check that a pod whose eviction has no outcome is blocked if the batch evicted no pod."""
+def test_pod_with_unknown_eviction_outcome_is_blocked_if_no_pod_was_evicted(reason: str) -> None:
+    """Check that a pod whose eviction has an unknown outcome is blocked if the batch evicted no other pod."""
     outcome = EvictionOutcome(blocked=[build_blocked_pod("a", reason)])
 
     assert retry_or_block(outcome, NEW_MAINTENANCE) == (outcome, False)
@@ -63,7 +63,7 @@ def test_blocked_pod_stays_blocked_if_other_pod_is_evicted() -> None:
 
 
 def test_deferred_pod_is_retried_only_if_another_pod_left() -> None:
-    """Check that a pod that a batch had no time to evict is blocked as NoTime, unless other pods have left."""
+    """Check that a deferred pod is blocked with the reason NoTime, unless other pods have left the node."""
     with_progress = EvictionOutcome(already_gone=[{"uid": "x"}], deferred=[make_pod("a")])
     without_progress, needs_another_pass = retry_or_block(EvictionOutcome(deferred=[make_pod("a")]), NEW_MAINTENANCE)
 
@@ -72,8 +72,8 @@ def test_deferred_pod_is_retried_only_if_another_pod_left() -> None:
     assert [(blocked.pod["name"], blocked.reason) for blocked in without_progress.blocked] == [("a", "NoTime")]
 
 
-def test_pod_that_runs_evict_is_blocked_with_separate_message() -> None:
-    """Check that the pod that runs `evict` is blocked with `OWN_POD_MESSAGE`."""
+def test_pod_in_which_evict_runs_is_blocked_with_separate_message() -> None:
+    """Check that the pod in which `evict` runs is blocked with the message `OWN_POD_MESSAGE`."""
     outcome, needs_another_pass = retry_or_block(
         EvictionOutcome(deferred=[make_pod("a"), make_pod("b")]), NEW_MAINTENANCE, "b"
     )
@@ -98,18 +98,18 @@ HINT = events.build_event(events.BUDGET_OPENED, "test", REFERENCE, "node-1")
 def build_reply(
     *evicted_uids: str, blocked: Sequence[Object] = (), error: str = "", more: bool = False
 ) -> BaseCloudEvent:
-    """Build the reply of one batch."""
+    """Build the reply of `evict` for one batch."""
     data: dict[str, Any] = {"evicted": [{"uid": uid} for uid in evicted_uids], "blocked": list(blocked), "error": error}
     flags = ("more",) if more else ()
     return events.build_event(events.PODS_EVICTED, "evict", REFERENCE, "node-1", cause=HINT, data=data, flags=flags)
 
 
-def build_refusal(uid: str, message: str, **extra_fields: str) -> Object:
+def build_rejected_eviction(uid: str, message: str, **extra_fields: str) -> Object:
     return {"uid": uid, "message": message, **extra_fields}
 
 
-def test_reply_omits_refusals_beyond_event_size_limit() -> None:
-    """X-6: a reply omits refusals that would make the event larger than the size limit."""
+def test_reply_omits_rejected_evictions_beyond_event_size_limit() -> None:
+    """X-6: a reply omits rejected evictions that would make the event larger than the size limit."""
     long_message = "\N{PILE OF POO}" * 1024
     pods = [{"namespace": "ns", "name": f"pod-{number}", "uid": str(number)} for number in range(660)]
     data = build_evicted_data(
@@ -124,8 +124,8 @@ def test_reply_omits_refusals_beyond_event_size_limit() -> None:
     assert data["error"] == truncate(data["error"], MAX_ERROR_CHARACTERS)
 
 
-def test_refusals_in_event_are_independent_of_order() -> None:
-    """Design rule 9: a size-limited event contains the same pods, and so their backoffs, in any order of refusals."""
+def test_blocked_pods_in_event_are_independent_of_rejection_order() -> None:
+    """Design rule 9: an event of limited size contains the same blocked pods for any order of rejections."""
     long_message = "\N{PILE OF POO}" * 1024
     blocked = [
         BlockedPod({"namespace": "ns", "name": f"pod-{number:03}", "uid": str(number)}, "Error", long_message)
@@ -141,7 +141,7 @@ def test_refusals_in_event_are_independent_of_order() -> None:
 
 
 def test_snapshot_omits_oversized_pods() -> None:
-    """X-6: the snapshot omits the field `left` if the pods' finalizers are too long for an event."""
+    """X-6: the snapshot in an event omits the field `left` if the pods' finalizers exceed the event's size limit."""
     oversized_pods = [make_pod("a", finalizers=[f"example.com/{'x' * 60}"] * 6000)]
 
     assert (

@@ -1,4 +1,4 @@
-"""Tests that make each request of each maintenance step fail, in each way that an API server can fail."""
+"""Tests in which each API request of each maintenance step fails in each way that an API server can fail."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ FAULTS = {
     "silence": NO_RESPONSE,
 }
 RETRYABLE_FAULTS = ("500", "503", "429", "429, Retry-After", "409", "reset", "silence")
-"""Kinds of failure that a retry may resolve."""
+"""Kinds of fault after which a retry may succeed."""
 DEADLINE_SECONDS = 1.5
-"""Deadline for a step's API requests; a request without a response takes this long."""
+"""Deadline for a step's API requests; a request without a response fails after this time."""
 MAX_LATE_RESPONSES = 10
 """Maximum number of 503 responses without an injected fault, which a busy machine may cause."""
 LIST_MAINTENANCES = "list nodemaintenances"
 CHAIN_STEPS = ("cordon", "taint")
-"""Steps that consume only events of other steps."""
+"""Steps that consume only events that other steps emit."""
 INSTALL_LEASE_REQUESTS = ("create selfsubjectreviews", "get leases")
-"""Requests by which all steps except `CHAIN_STEPS` check whether their install is active, if no result is cached."""
+"""Requests by which all steps except `CHAIN_STEPS` check whether their install is active, unless this is cached."""
 SCENARIOS: dict[str, tuple[Scenario, str, set[str]]] = {
     "begin": (
         *(prepare_begin, events.MAINTENANCE_BEGUN),
@@ -115,9 +115,9 @@ SCENARIOS: dict[str, tuple[Scenario, str, set[str]]] = {
         {LIST_MAINTENANCES, "list nodes", "list leases", "list pods"},
     ),
 }
-"""Scenario name → function that prepares the scenario, type of the final reply, and requests that the step sends."""
+"""Scenario name → function that prepares the scenario, event type of the last reply, and requests of the step."""
 KUBERNETES_EVENT_REQUESTS = {"list events", "create events", "patch events"}
-"""Requests about Kubernetes Events; their failure does not affect the step."""
+"""Requests for Kubernetes Events, whose failure does not affect the step."""
 EVICTION_REQUESTS = {"create pods/eviction"}
 """Requests whose failure the step reports as the reason of a blocked pod."""
 EVICTION_REASONS = {
@@ -126,12 +126,12 @@ EVICTION_REASONS = {
     **dict.fromkeys(("429", "429, Retry-After"), "Busy"),
     "reset": "NoAnswer",
 }
-"""Kind of failure → reason reported for the blocked pod.
+"""Kind of fault → reason that the status reports for the blocked pod.
 
 A 429 from API Priority and Fairness is never reported as DisruptionBudget.
 """
 SINGLE_READS = {("resync", "get nodes"), ("resync", "list pods")}
-"""Requests by which a tick reads the state of one maintenance; their failure must not stop the other reads."""
+"""Requests by which a tick reads the state of one maintenance; a failure must not stop the other reads."""
 STEPS_WITHOUT_FAILURE_EVENT = ("status", "guard", "resync")
 """Steps that answer 503 and log the failure, because their events name no maintenance or the step writes the status."""
 PARTIAL_LISTS = {
@@ -150,12 +150,12 @@ LASTING_FAILURES = {
     prepare_evict: "list pods",
     prepare_restore: "patch nodes",
 }
-"""Scenario → the request that fails in every delivery until the test stops the fault."""
+"""Function that prepares the scenario → request that fails in every delivery until the test stops the fault."""
 
 
 @pytest.fixture
 def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the deadline of a function's API requests."""
+    """Shorten the deadline for a function's API requests."""
     monkeypatch.setattr(handler, "API_DEADLINE_SECONDS", DEADLINE_SECONDS)
 
 
@@ -175,8 +175,8 @@ def fail_each_request_once(
     """Post an event repeatedly, make another request fail each time, and yield the failed request and the response.
 
     The last yielded request is "", because no request failed. After a success, the scenario is prepared again. The API
-    client retries a read after a connection reset, so a reset breaks all requests of the same kind. After a 503 that a
-    busy machine caused without a fault, the event is posted again.
+    client retries a read after a connection reset, so a reset affects all requests of the same kind. If a busy machine
+    causes a 503 without a fault, the event is posted again.
     """
     failed_requests: list[str] = []
     event, late_responses_left = prepare_event(), MAX_LATE_RESPONSES
@@ -217,7 +217,7 @@ TICK_LOCK = threading.Lock()
 @pytest.mark.parametrize(
     ("scenario", "fault_kind"), [*itertools.product(SCENARIOS, [kind for kind in FAULTS if kind != "silence"])]
 )
-def test_each_failed_request_is_retried_or_reported(
+def test_each_failed_api_request_is_retried_or_reported(
     functions: Functions,
     proxied_functions: Functions,
     workload: Workload,
@@ -225,7 +225,7 @@ def test_each_failed_request_is_retried_or_reported(
     scenario: str,
     fault_kind: str,
 ) -> None:
-    """X-6: a step answers 503 to a failure that a retry may resolve, and reports all other failures."""
+    """X-6: a step answers 503 after a failed request that a retry may resolve, and reports all other failures."""
     check_each_failed_request(functions, proxied_functions, workload, fault_proxy, scenario, fault_kind)
 
 
@@ -267,7 +267,7 @@ def check_each_failed_request(
     scenario: str,
     fault_kind: str,
 ) -> None:
-    """Make each request of a scenario fail with this kind of fault, and check the step's responses."""
+    """Make each API request in a scenario fail with this kind of fault, and check the step's responses."""
     prepare, expected_type, expected_requests = SCENARIOS[scenario]
     step = scenario.partition(",")[0]
     requests, response = set(), None
@@ -293,10 +293,10 @@ def check_each_failed_request(
 
 
 def check_response(step: str, request: str, fault_kind: str, response: TestResponse) -> None:
-    """Assert that the response is valid for a step whose request failed with this kind of fault."""
+    """Assert that the step responds correctly after its API request failed with this kind of fault."""
     assert "DisruptionBudget" not in response.text
     if not request or request in KUBERNETES_EVENT_REQUESTS or (step, request) in SINGLE_READS:
-        # A request without a response, or a slow machine, may leave no time for later requests.
+        # After a request without a response, or on a slow machine, the deadline may pass before the later requests.
         is_late = (fault_kind == "silence" and response.status_code == 503) or is_transient_error(response)
         assert is_late or response.status_code in (200, 204)
     elif request in EVICTION_REQUESTS:
@@ -326,7 +326,7 @@ def check_response(step: str, request: str, fault_kind: str, response: TestRespo
         *((scenario, name, "500") for scenario, name in LASTING_FAILURES.items()),
     ],
 )
-def test_lasting_failure_is_reported_until_resolved(
+def test_persistent_failure_is_reported_until_resolved(
     functions: Functions,
     proxied_functions: Functions,
     workload: Workload,
@@ -336,7 +336,7 @@ def test_lasting_failure_is_reported_until_resolved(
     failing_request: str,
     fault_kind: str,
 ) -> None:
-    """X-6, NMO-13: a lasting failure causes 503 and is later reported in the status, until it is resolved."""
+    """X-6, NMO-13: a persistent failure causes 503 responses and is later reported in the status until resolved."""
     step = prepare.__name__.removeprefix("prepare_")
     event = prepare(functions, workload)
     fault_proxy.inject(lambda request: FAULTS[fault_kind] if request.rpartition(" ")[0] == failing_request else None)
@@ -361,7 +361,7 @@ def test_lasting_failure_is_reported_until_resolved(
 
 
 def get_maintenance_reference(event: BaseCloudEvent) -> Object:
-    """Return the fields of the event's maintenance that are needed to read the object."""
+    """Return the fields of the event's maintenance that the test needs to read the object."""
     data = require_data(event)
     if data.get("kind") == "NodeMaintenance":
         return dict(data)
@@ -370,10 +370,10 @@ def get_maintenance_reference(event: BaseCloudEvent) -> Object:
 
 
 @proves("X-6")
-def test_busy_server_delays_next_eviction(
+def test_429_from_busy_server_delays_next_eviction(
     functions: Functions, proxied_functions: Functions, workload: Workload, fault_proxy: FaultProxy
 ) -> None:
-    """X-6: a flow-control 429 blocks the pod as Busy, with the server's message, until the pod's backoff ends."""
+    """X-6: after a 429 from API Priority and Fairness, the pod is blocked as Busy, with the server's message."""
     node = workload.take_node()
     workload.create_bare_pods(node, f"bare-{node}")
     maintenance = workload.create_maintenance(node)
@@ -393,15 +393,15 @@ def test_busy_server_delays_next_eviction(
     assert blocked["retryAfter"] > first_status["lastUpdate"]
     assert FAULT_MESSAGE in first_status["lastError"]
     assert second_reply is not None
-    assert fault_proxy.request_counts["create pods/eviction"] == 1  # The pod's backoff has not passed.
+    assert fault_proxy.request_counts["create pods/eviction"] == 1  # The pod's backoff has not ended.
 
 
 @proves("X-6")
 @pytest.mark.parametrize("status_code", [404, 409, 429, 500])
-def test_webhook_refusal_of_eviction_is_reported(
+def test_webhook_denial_of_eviction_is_reported(
     functions: Functions, proxied_functions: Functions, workload: Workload, fault_proxy: FaultProxy, status_code: int
 ) -> None:
-    """X-6: a webhook's refusal blocks the pod with the webhook's message, whatever its HTTP status."""
+    """X-6: if a webhook denies an eviction, the pod is blocked with the webhook's message, whatever the HTTP status."""
     node = workload.take_node()
     workload.create_bare_pods(node, f"bare-{node}")
     tainted_event = functions.run_until_tainted(workload.create_maintenance(node))
@@ -419,10 +419,10 @@ def test_webhook_refusal_of_eviction_is_reported(
 
 @proves("X-6", "NMO-4")
 @pytest.mark.parametrize("status_code", [404, 409, 422])
-def test_webhook_refusal_of_node_patch_is_reported(
+def test_webhook_denial_of_node_patch_is_reported(
     functions: Functions, proxied_functions: Functions, workload: Workload, fault_proxy: FaultProxy, status_code: int
 ) -> None:
-    """X-6: `cordon` reports a webhook's refusal of a node patch with the webhook's message, and does not retry."""
+    """X-6: if a webhook denies a node patch, `cordon` reports the webhook's message and does not retry."""
     begun_event = functions.run_begin(workload.create_maintenance(workload.take_node()))
     denial = f'admission webhook "w.example.com" denied the request: {FAULT_MESSAGE}'
     fault_proxy.inject(lambda request: Fault(status_code, denial) if request.startswith("patch nodes") else None)
@@ -435,10 +435,10 @@ def test_webhook_refusal_of_node_patch_is_reported(
 
 
 @proves("X-6")
-def test_restore_answers_503_if_policy_rejects_finalizer_of_successor(
+def test_restore_answers_503_if_admission_policy_rejects_finalizer_of_successor(
     functions: Functions, proxied_functions: Functions, workload: Workload, fault_proxy: FaultProxy
 ) -> None:
-    """X-6, X-7: `restore` answers 503 with the reason if a policy rejects the finalizer of the next maintenance."""
+    """X-6, X-7: `restore` answers 503 with the reason if an admission policy rejects the finalizer of the successor."""
     node = workload.take_node()
     first = workload.create_maintenance(node)
     functions.run_until_tainted(first)

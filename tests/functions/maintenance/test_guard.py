@@ -87,7 +87,9 @@ def test_guard_emits_node_drifted_for_removed_drain_taint(
 
 
 @pytest.mark.parametrize("label", ["of-an-earlier-one", ""])
-def test_guard_detects_drift_whatever_the_label_value(functions: Functions, workload: Workload, label: str) -> None:
+def test_guard_detects_drift_with_any_maintenance_label_value(
+    functions: Functions, workload: Workload, label: str
+) -> None:
     """Design rule 10: `guard` finds the node's maintenance even if the label has a different or an empty value."""
     node = workload.take_node()
     maintenance = create_active_maintenance(functions, workload, node)
@@ -103,8 +105,8 @@ def test_guard_detects_drift_whatever_the_label_value(functions: Functions, work
 def test_guard_sends_one_list_request_between_cordon_and_taint(functions: Functions, workload: Workload) -> None:
     """Design rule 10: between cordon and taint, `guard` sends only one list request.
 
-    In each drain, the controller manager then adds the unschedulable taint, which causes an update event. The test
-    first caches that this install is active, because `guard` otherwise reads the install Lease once a minute.
+    The controller manager adds the unschedulable taint in each drain, which causes an update event between the two.
+    The test first caches that this install is active, because `guard` otherwise reads the install Lease once a minute.
     """
     INSTALL_LEASE_CACHE.confirm(functions.clusters["guard"])
     node = workload.take_node()
@@ -117,8 +119,8 @@ def test_guard_sends_one_list_request_between_cordon_and_taint(functions: Functi
     assert requests == {f"GET {MEDIK8S.path}": 1}
 
 
-def test_guard_treats_removed_label_as_drift(functions: Functions, workload: Workload) -> None:
-    """Design rule 10: `guard` treats the removed label, reported by the event source as a node deletion, as drift."""
+def test_guard_treats_removed_maintenance_label_as_drift(functions: Functions, workload: Workload) -> None:
+    """Design rule 10: the event source reports a node without its label as deleted, which `guard` treats as drift."""
     node = workload.take_node()
     maintenance = create_active_maintenance(functions, workload, node)
     before = workload.read_node(node)
@@ -137,10 +139,12 @@ def test_guard_treats_removed_label_as_drift(functions: Functions, workload: Wor
     assert not m.is_deleting(workload.read_maintenance(maintenance))
 
 
-def test_guard_backs_off_on_repeated_drift(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """Design rule 9: `guard` reacts to repeated drift once; the backoff then grows with the duration of the drift.
+def test_guard_emits_one_event_for_repeated_drift_until_backoff_ends(
+    functions: Functions, workload: Workload, audit: AuditLog
+) -> None:
+    """Design rule 9: `guard` emits one event for repeated drift; then its backoff grows with the drift's duration.
 
-    Another controller may remove the label each time. During the backoff, only a tick repairs the drift.
+    Another controller may remove the label again and again. During the backoff, only a tick repairs the drift.
     """
     node = workload.take_node()
     maintenance = create_active_maintenance(functions, workload, node)
@@ -182,12 +186,12 @@ def test_guard_emits_nothing_if_kubernetes_event_cannot_be_written(
 
 
 def create_two_maintenances(workload: Workload, node: str) -> list[Object]:
-    """Create two maintenances for a node and return them in list order: by age in seconds, then by uid."""
+    """Create two maintenances for a node and return them in the order of `guard`: by age in seconds, then by uid."""
     return list(sort_by_age([workload.create_maintenance(node), workload.create_maintenance(node)]))
 
 
 def mark_as_begun(workload: Workload, maintenance: Object, *, is_cordoned: bool) -> None:
-    """Mark a maintenance as begun, even if it is not the holder; `is_cordoned` also sets its condition Cordoned."""
+    """Mark a maintenance as begun, even without the lease; `is_cordoned` also sets the condition Cordoned."""
     node = workload.read_node(maintenance["spec"]["nodeName"])
     workload.client.patch(
         m.build_path(maintenance),
@@ -214,7 +218,7 @@ def test_guard_checks_second_maintenance_if_first_causes_no_event(
 ) -> None:
     """X-7: if `guard` emits nothing for a node's first maintenance, it still checks the second maintenance.
 
-    The status of the first maintenance reports no cordon yet, or its drift was emitted a moment ago.
+    The status of the first maintenance reports no cordon yet, or its drift has just been emitted.
     """
     node = workload.take_node()
     first, second = create_two_maintenances(workload, node)
@@ -314,7 +318,9 @@ def test_guard_deletes_maintenance_of_replaced_node(functions: Functions, worklo
     assert not workload.read_node(node)["spec"].get("unschedulable")
 
 
-def test_guard_deletes_maintenance_without_owner_only_if_node_is_gone(functions: Functions, workload: Workload) -> None:
+def test_guard_deletes_maintenance_without_owner_reference_only_if_node_is_gone(
+    functions: Functions, workload: Workload
+) -> None:
     """NMO-20: `guard` deletes a maintenance without an owner reference only if no node with that name exists."""
     node = workload.take_node()
     maintenance = create_active_maintenance(functions, workload, node)
@@ -398,10 +404,10 @@ def test_guard_ignores_outdated_node_deletion(functions: Functions, workload: Wo
     assert len(audit.list_writes_by()) == writes
 
 
-def test_guard_keeps_maintenance_of_deleted_node_if_not_begun(
+def test_guard_keeps_maintenance_that_has_not_begun_if_node_is_deleted(
     functions: Functions, workload: Workload, audit: AuditLog
 ) -> None:
-    """NMO-22: if a node is deleted, `guard` does not delete a maintenance that has not begun."""
+    """NMO-22: `guard` does not delete a deleted node's maintenance if the maintenance has not begun."""
     node = workload.take_node()
     before = workload.read_node(node)
     maintenance = workload.create_maintenance(node, KUBEVIRT)
@@ -422,7 +428,7 @@ def test_guard_keeps_maintenance_of_deleted_node_if_not_begun(
     ],
 )
 def test_guard_answers_400_to_malformed_node(functions: Functions, change: Object, message: str) -> None:
-    """X-6: `guard` answers 400 to an event with a malformed Node and names the field."""
+    """X-6: `guard` answers 400 to an event with a malformed Node and names the malformed field."""
     node = {
         "apiVersion": "v1",
         "kind": "Node",

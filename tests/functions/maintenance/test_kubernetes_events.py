@@ -38,7 +38,7 @@ every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group
 
 
 def list_product_events(workload: Workload, kind: str, name: str) -> dict[str, Object]:
-    """Return the product's Events about an object, as reason → Event; each reason must occur only once."""
+    """Return the product's Kubernetes Events about an object by reason; each reason must occur only once."""
     all_events = workload.client.list(
         EVENTS_PATH, field_selector=f"involvedObject.kind={kind},involvedObject.name={name}"
     )["items"]
@@ -48,7 +48,7 @@ def list_product_events(workload: Workload, kind: str, name: str) -> dict[str, O
 
 
 def build_kubelet_event(node: str, reason: str) -> Object:
-    """Build the Event that a kubelet writes up to ten seconds after its node was cordoned."""
+    """Build the Event that a kubelet writes within ten seconds after its node was cordoned or uncordoned."""
     timestamp = format_time(datetime.now(timezone.utc))
     return {
         "apiVersion": "v1",
@@ -79,7 +79,7 @@ def create_succeeded_maintenance(functions: Functions, workload: Workload, node:
 
 @proves("NMO-27")
 @every_group
-def test_progress_is_recorded_on_maintenance_and_node(
+def test_begin_and_success_are_recorded_on_maintenance_and_node(
     functions: Functions, workload: Workload, group: ApiGroup
 ) -> None:
     """NMO-27: `kubectl describe` of maintenance and node shows BeginMaintenance and SucceedMaintenance once."""
@@ -96,8 +96,8 @@ def test_progress_is_recorded_on_maintenance_and_node(
 
 
 @proves("OSV-12", "OSV-12a")
-def test_cordon_event_is_recorded_once_besides_kubelet_event(functions: Functions, workload: Workload) -> None:
-    """OSV-12, OSV-12a: CordonNode is recorded once on the node, besides the kubelet's own Event."""
+def test_cordon_event_is_recorded_once_in_addition_to_kubelet_event(functions: Functions, workload: Workload) -> None:
+    """OSV-12, OSV-12a: CordonNode is recorded once on the node, in addition to the kubelet's own Event."""
     node = workload.take_node()
     maintenance = create_succeeded_maintenance(functions, workload, node, next(iter(GROUPS.values())))
 
@@ -110,7 +110,7 @@ def test_cordon_event_is_recorded_once_besides_kubelet_event(functions: Function
     description = workload.local_cluster.kubectl("describe", "node", node).stdout
     assert description.count("Cordon a node") == description.count("CordonNode") == 1
     assert description.count(f"Node {node} status is now: NodeNotSchedulable") == 1
-    assert description.count("NodeNotSchedulable") == 2  # The kubelet's Event contains it twice.
+    assert description.count("NodeNotSchedulable") == 2  # The kubelet's Event contains the reason twice.
 
 
 @proves("NMO-27", "OSV-12")
@@ -139,7 +139,7 @@ def test_uncordon_and_removal_are_recorded(functions: Functions, workload: Workl
 
 
 @proves("NMO-27")
-def test_failure_is_recorded_as_warning(functions: Functions, workload: Workload) -> None:
+def test_maintenance_failure_is_recorded_as_warning(functions: Functions, workload: Workload) -> None:
     """NMO-27, NMO-19: FailedMaintenance is a Warning with the error; the same failure is not recorded again."""
     maintenance = workload.create_maintenance("no-such-node")
     for _ in range(2):
@@ -191,7 +191,7 @@ def test_repeated_success_increments_count_of_kubernetes_event(
     event_patches = [
         write for write in summarize_writes(audit.list_writes_by()[before:]) if write[:2] == ("patch", "events")
     ]
-    assert len(event_patches) == 2  # One Event is about the maintenance, one about its node.
+    assert len(event_patches) == 2  # One Event is about the maintenance, and one about its node.
 
 
 def test_rejected_kubernetes_event_is_logged(workload: Workload, caplog: pytest.LogCaptureFixture) -> None:
@@ -209,8 +209,8 @@ def test_rejected_kubernetes_event_is_logged(workload: Workload, caplog: pytest.
     assert line.startswith('cannot record Event UncordonNode: events is forbidden: User "unprivileged"')
 
 
-def test_identical_notice_is_recorded_once(workload: Workload) -> None:
-    """OSV-12: a recorder writes an identical Event once; another process finds that the Event exists.
+def test_identical_kubernetes_event_is_recorded_once(workload: Workload) -> None:
+    """OSV-12: `record` writes an identical Event once; a second process finds the existing Event.
 
     One call writes a limited number of Events, and the next call writes the remaining ones.
     """

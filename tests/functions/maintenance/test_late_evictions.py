@@ -1,4 +1,4 @@
-"""Tests for evictions that are granted after their pass has ended: each is recorded in the journal."""
+"""Tests for evictions whose success arrives after their pass has ended; each is recorded in the journal."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def evict_client(
 ) -> FlaskClient:
     """Return a test client of `evict`, which publishes its attempts to `attempts_receiver`.
 
-    The functions that prepare the node are created earlier, so they publish no attempts.
+    The functions that prepare the node are created before, so they publish no attempts.
     """
     for step in ("begin", "cordon", "taint"):
         functions.clients[step]
@@ -73,7 +73,7 @@ def test_late_evictions_are_published_at_process_end(
     late_evictions: LateEvictions,
     workload: Workload,
 ) -> None:
-    """Check that late evictions are published when the process ends, as a reply to the event of their pass."""
+    """Check that late evictions are published when the process ends, as a reply to the event that caused their pass."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a", "b")
     tainted_event, count_before = functions.run_until_tainted(workload.create_maintenance(node)), read_evicted_count()
@@ -110,7 +110,7 @@ def test_late_evictions_are_published_after_delay(
     assert sorted(list_evicted_pod_names(attempts_receiver)[-1]) == ["a", "b"]
 
 
-def test_dry_run_publishes_no_late_evictions(
+def test_dry_run_replay_publishes_no_late_evictions(
     functions: Functions,
     evict_client: FlaskClient,
     attempts_receiver: Receiver,
@@ -134,7 +134,7 @@ def test_replay_during_drain_does_not_report_evictions_of_drain(
     late_evictions: LateEvictions,
     workload: Workload,
 ) -> None:
-    """Check that a replay during a drain does not report the drain's evictions, which belong to another event."""
+    """Check that a replay during a drain does not report the drain's evictions, which another event caused."""
     node, may_evict = workload.take_node(), threading.Event()
     (pod,) = workload.create_bare_pods(node, "a")
     tainted_event, count_before = functions.run_until_tainted(workload.create_maintenance(node)), read_evicted_count()
@@ -159,7 +159,7 @@ def test_replay_does_not_report_late_evictions_of_drain(
     workload: Workload,
     finalizers: tuple[str, ...],
 ) -> None:
-    """Check that a replay does not report the drain's late evictions, even if the replay finds no pod."""
+    """Check that a replay does not report late evictions of the drain, even if the replay finds no pods."""
     node = workload.take_node()
     (pod,) = workload.create_bare_pods(node, "a", finalizers=finalizers)
     tainted_event, count_before = functions.run_until_tainted(workload.create_maintenance(node)), read_evicted_count()

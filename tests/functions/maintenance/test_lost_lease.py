@@ -30,7 +30,7 @@ FOREIGN_LEASE_PATCH = {
 
 
 def create_maintenance_with_lost_lease(functions: Functions, workload: Workload, tick_count: int) -> Object:
-    """Create a drained maintenance, give its lease to another tool, run `tick_count` ticks; return the maintenance."""
+    """Create a drained maintenance, give its lease to another tool, run `tick_count` ticks, return the maintenance."""
     node = workload.take_node()
     maintenance = run_all_steps(functions, workload.create_maintenance(node))
     workload.client.patch(leases.build_lease_path(node), FOREIGN_LEASE_PATCH)
@@ -42,7 +42,7 @@ def create_maintenance_with_lost_lease(functions: Functions, workload: Workload,
 
 
 def is_restored(node: Object) -> bool:
-    """Return whether the node is schedulable, has none of the product's labels, and lacks a maintenance taint."""
+    """Return whether the node is schedulable, and has neither labels of the product nor a drain taint."""
     labels = node["metadata"]["labels"]
     return (
         not is_cordoned(node)
@@ -52,10 +52,10 @@ def is_restored(node: Object) -> bool:
 
 
 @proves("NMO-27a")
-def test_fourth_failed_renewal_restores_node(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+def test_fourth_failed_lease_renewal_restores_node(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-27a: three failed renewals are tolerated; after the fourth the phase is Failed and the node is restored.
 
-    The error has the wording of the medik8s operator. Later events change nothing.
+    The error message is the medik8s operator's. Later events change nothing.
     """
     maintenance = create_maintenance_with_lost_lease(functions, workload, 3)
     node = maintenance["spec"]["nodeName"]
@@ -97,7 +97,7 @@ def test_fourth_failed_renewal_restores_node(functions: Functions, workload: Wor
 def test_tick_replaces_lost_event_to_status_or_restore(
     functions: Functions, workload: Workload, skipped_step: str
 ) -> None:
-    """X-3, NMO-27a: a tick emits an event that replaces a lost event to `status` or `restore`."""
+    """X-3, NMO-27a: if the event for `status` or `restore` is lost, a tick emits a replacement."""
     maintenance = create_maintenance_with_lost_lease(functions, workload, 3)
     pending_event = functions.invoke("resync", build_tick())
     assert pending_event is not None
@@ -115,7 +115,7 @@ def test_tick_replaces_lost_event_to_status_or_restore(
     assert is_restored(workload.read_node(maintenance["spec"]["nodeName"]))
 
 
-def test_successful_renewal_clears_error_count(functions: Functions, workload: Workload) -> None:
+def test_successful_lease_renewal_clears_error_count(functions: Functions, workload: Workload) -> None:
     """NMO-27a: a successful renewal clears the error and the count of failed renewals."""
     maintenance = create_maintenance_with_lost_lease(functions, workload, 2)
     node = maintenance["spec"]["nodeName"]
@@ -134,10 +134,10 @@ def test_successful_renewal_clears_error_count(functions: Functions, workload: W
     assert functions.invoke("resync", build_tick()) is None
 
 
-def test_forbidden_renewal_is_reported(
+def test_forbidden_lease_renewal_is_reported(
     functions: Functions, proxied_functions: Functions, workload: Workload, fault_proxy: FaultProxy
 ) -> None:
-    """NMO-13: a forbidden renewal is reported even for a drained node, until the right is granted."""
+    """NMO-13: a forbidden lease renewal is reported even for a drained node, until the permission is granted."""
     maintenance = run_all_steps(functions, workload.create_maintenance(workload.take_node()))
     workload.client.run(workload.client.api.request("DELETE", leases.build_lease_path(maintenance["spec"]["nodeName"])))
     pending_event = functions.invoke("resync", build_tick())
@@ -160,7 +160,7 @@ def test_forbidden_renewal_is_reported(
 
 @proves("NMO-22")
 def test_deleted_lease_is_recreated_for_holder(functions: Functions, workload: Workload) -> None:
-    """Design rule 11: a deleted lease is recreated for the node's active maintenance, not for the waiting one."""
+    """Design rule 11: a deleted lease is recreated for the node's active maintenance, not for the next one."""
     node = workload.take_node()
     first, second = (
         run_all_steps(functions, workload.create_maintenance(node, group)) for group in (MEDIK8S, KUBEVIRT)
@@ -214,8 +214,8 @@ def test_renewal_failure_reported_after_success_is_ignored(functions: Functions,
 def test_tick_clears_outdated_renewal_error(functions: Functions, workload: Workload, tick_count: int) -> None:
     """X-3, NMO-27a: the next tick clears an outdated renewal error while the maintenance holds its lease.
 
-    The tick does not wait for the next renewal, which is due half an hour later: if that failed too, the node would be
-    restored.
+    The tick does not wait for the next renewal, which is due half an hour later. If that renewal failed, too, the node
+    would be restored.
     """
     maintenance = create_maintenance_with_lost_lease(functions, workload, tick_count)
     pending_event = functions.invoke("resync", build_tick())
@@ -224,7 +224,7 @@ def test_tick_clears_outdated_renewal_error(functions: Functions, workload: Work
     assert late_event is not None
     workload.delete(leases.build_lease_path(maintenance["spec"]["nodeName"]))
     if tick_count:
-        functions.invoke("begin", pending_event)  # The reply is lost.
+        functions.invoke("begin", pending_event)  # The reply of `begin` is lost.
     else:
         deliver_event_and_replies(functions, pending_event)
         functions.invoke("status", late_event)
@@ -256,8 +256,8 @@ def test_deletion_after_lost_lease_does_not_change_restored_node(functions: Func
     assert workload.client.get(leases.build_lease_path(node))["spec"]["holderIdentity"] == "self-node-remediation"
 
 
-def test_deletion_restores_node_without_label(functions: Functions, workload: Workload) -> None:
-    """Design rule 11: a node that `restore` skipped for lack of the label is restored when the maintenance ends."""
+def test_deletion_restores_node_that_restore_skipped(functions: Functions, workload: Workload) -> None:
+    """Design rule 11: if `restore` skipped a node without the label, the maintenance's deletion restores the node."""
     maintenance = create_maintenance_with_lost_lease(functions, workload, 4)
     node = maintenance["spec"]["nodeName"]
     workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}-")
@@ -272,9 +272,9 @@ def test_deletion_restores_node_without_label(functions: Functions, workload: Wo
 
 @proves("X-5")
 def test_tick_restores_node_after_loss_of_lease_and_finalizer(functions: Functions, workload: Workload) -> None:
-    """Design rule 11: a tick restores the node of a deleted maintenance without lease and product finalizer.
+    """Design rule 11: a tick restores the node of a deleted maintenance without lease and without product finalizer.
 
-    Another finalizer keeps the object.
+    A finalizer of another client keeps the object.
     """
     maintenance = create_maintenance_with_lost_lease(functions, workload, 4)
     node = maintenance["spec"]["nodeName"]
@@ -307,7 +307,7 @@ def test_steps_do_nothing_after_lease_is_lost(functions: Functions, workload: Wo
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["deleted", "removed"])
 def test_maintenance_with_lost_lease_is_not_successor(functions: Functions, workload: Workload, end: str) -> None:
-    """X-7: a maintenance that lost its lease is not a successor: the end of the next maintenance restores the node."""
+    """X-7: after a lost lease, a maintenance does not take over the node again: the next deletion restores the node."""
     first = create_maintenance_with_lost_lease(functions, workload, 4)
     node = first["spec"]["nodeName"]
     deliver_event_and_replies(functions, build_updated_event(workload.read_maintenance(first)))

@@ -1,4 +1,4 @@
-"""Tests for the metrics that status writes and ticks update; a replay updates no metric."""
+"""Tests for the metrics that `status` and `resync` update, and that replays leave unchanged."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def collect_samples(collector: MaintenanceCollector) -> dict[tuple[str, ...], fl
 
 
 def test_drain_time_starts_at_first_status() -> None:
-    """Check that the drain time starts when Drained becomes False, or at the creation of an object without status."""
+    """Check that the drain time starts when the condition Drained becomes False, or else at the object's creation."""
     draining = build_maintenance_with_status(
         conditions=[{"type": "Drained", "status": "False", "lastTransitionTime": format_seconds_ago(90)}]
     )
@@ -69,7 +69,7 @@ def test_drain_time_starts_at_first_status() -> None:
 
 
 def test_blocked_time_is_observed_when_pod_is_unblocked() -> None:
-    """Check that blocked time is observed, by reason, when a pod is unblocked, and not earlier."""
+    """Check that a pod's blocked time is observed by reason when the pod is no longer blocked, and not before."""
     still_blocked = {**BLOCKED_POD, "name": "web-2", "since": format_seconds_ago(500)}
     before = read_metric("nodemaintenance_blocked_seconds_sum", reason="DisruptionBudget")
 
@@ -82,8 +82,8 @@ def test_blocked_time_is_observed_when_pod_is_unblocked() -> None:
     assert read_metric("nodemaintenance_blocked_seconds_sum", reason="DisruptionBudget") - before == pytest.approx(120)
 
 
-def test_future_start_time_counts_as_zero() -> None:
-    """Check that a duration whose start time is in the future, because a clock is ahead, is observed as zero."""
+def test_duration_with_future_start_time_is_zero() -> None:
+    """Check that a duration is observed as zero if its start time is in the future because of clock skew."""
     blocked = "nodemaintenance_blocked_seconds"
     drains = "nodemaintenance_drain_seconds"
     histograms = [(drains, {"phase": "Succeeded"}), (blocked, {"reason": "DisruptionBudget"})]
@@ -97,8 +97,8 @@ def test_future_start_time_counts_as_zero() -> None:
     assert [new_value - old_value for new_value, old_value in zip(after, before, strict=True)] == [0, 1, 0, 1]
 
 
-def test_begun_steps_are_counted_by_action() -> None:
-    """docs/reference.md: a status write that begins an escalation step counts, and one that ends a step does not."""
+def test_begun_escalation_steps_are_counted_by_action() -> None:
+    """docs/reference.md: the beginning of an escalation step is counted by action, and its end is not."""
     before = read_metric("nodemaintenance_escalation_steps_total", action="Delete")
     step = {"action": "Delete", "after": "30m", "time": format_seconds_ago(0)}
 
@@ -110,13 +110,13 @@ def test_begun_steps_are_counted_by_action() -> None:
 
 
 def build_maintenance_with_deadline(node: str, **status: object) -> Object:
-    """Build a maintenance whose drain began a minute ago, and has a deadline of an hour."""
+    """Build a maintenance whose drain began a minute ago with a deadline of one hour."""
     maintenance = build_maintenance_with_status(**{"phase": "Running", "startTime": format_seconds_ago(60), **status})
     return {**maintenance, "spec": {"nodeName": node, "drain": {"deadline": "1h"}}}
 
 
-def test_only_deadlines_of_running_drains_are_exported() -> None:
-    """docs/reference.md: the deadline is exported by node, until the drain has ended."""
+def test_only_deadlines_of_unfinished_drains_are_exported() -> None:
+    """docs/reference.md: a drain's deadline is exported with the node as a label until the drain has ended."""
     deleted = build_maintenance_with_deadline("deleted")
     deleted["metadata"] = {**deleted["metadata"], "deletionTimestamp": format_seconds_ago(1)}
     collector = MaintenanceCollector()
@@ -137,8 +137,8 @@ def test_only_deadlines_of_running_drains_are_exported() -> None:
     assert deadlines == {"running": NOW.timestamp() + 3540}
 
 
-def test_budget_label_is_empty_without_budget() -> None:
-    """docs/observability.md: the budget label is empty for a pod that no budget blocks."""
+def test_budget_label_of_metric_is_empty_without_pdb() -> None:
+    """docs/observability.md: the metric's `budget` label is empty for a pod that no PDB blocks."""
     collector = MaintenanceCollector()
     blocked_pod = {"namespace": "shop", "name": "web-1", "reason": "Forbidden", "since": format_seconds_ago(30)}
 
@@ -154,9 +154,9 @@ def test_budget_label_is_empty_without_budget() -> None:
 
 
 def test_tick_replaces_metrics_of_earlier_ticks() -> None:
-    """Check that a tick exports the current phases and blocked pods, and nothing from earlier ticks.
+    """Check that a tick exports the current phases and blocked pods, and no values of earlier ticks.
 
-    It does not export the pods of a maintenance that lost its lease.
+    The tick exports no pods of a maintenance that lost its lease.
     """
     collector = MaintenanceCollector()
     assert collect_samples(collector) == {}
@@ -188,10 +188,10 @@ def test_tick_replaces_metrics_of_earlier_ticks() -> None:
     assert not [key for key in collect_samples(collector) if key[0].startswith("blocked")]
 
 
-def test_expired_snapshot_is_not_exported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a replica whose snapshot has expired exports only the time of its last tick.
+def test_metrics_of_expired_snapshot_are_not_exported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a replica of `resync` exports only the time of its last tick after its snapshot has expired.
 
-    Another replica may receive the ticks, so the snapshot may be outdated.
+    Another replica may receive the ticks, so this replica's snapshot may be outdated.
     """
     collector = MaintenanceCollector()
     collector.update([make_maintenance()])
@@ -265,7 +265,7 @@ def test_evictions_are_counted_by_outcome() -> None:
     assert [new_value - old_value for new_value, old_value in zip(after, before, strict=True)] == [1, 2, 3]
 
 
-def test_gauges_have_documented_labels() -> None:
+def test_gauges_have_labels_that_alerts_use() -> None:
     """docs/reference.md: the gauges have the labels that alerts use."""
     collector = MaintenanceCollector()
     blocked_pods = [{**BLOCKED_POD, "since": format_seconds_ago(60)}]

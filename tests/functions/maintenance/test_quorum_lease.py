@@ -1,4 +1,4 @@
-"""Tests that `begin` preserves etcd's quorum on control-plane nodes without a webhook (NMO-18, NMO-23)."""
+"""Tests that `begin` preserves etcd's quorum on control-plane nodes without the admission webhook (NMO-18, NMO-23)."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def control_plane_nodes(workload: Workload, admin_client: SyncClient, clean_clus
 
 @pytest.fixture
 def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the deadline of a function's API requests."""
+    """Shorten the deadline for a function's API requests."""
     monkeypatch.setattr(handler, "API_DEADLINE_SECONDS", 0.8)
 
 
 @proves("NMO-18", "NMO-23")
-def test_begin_rejects_second_control_plane_node(
+def test_begin_rejects_maintenance_of_second_control_plane_node(
     functions: Functions, workload: Workload, control_plane_nodes: list[str], audit: AuditLog
 ) -> None:
     first, second = (
@@ -82,11 +82,11 @@ def test_begin_rejects_second_control_plane_node(
     assert str(require_data(reply)["error"]).startswith(REFUSAL_PREFIX)
     assert not m.get_finalizers(workload.read_maintenance(second))
     second_writes = [entry for entry in summarize_writes(audit.list_writes_by()) if control_plane_nodes[1] in entry[2]]
-    assert second_writes == []  # `begin` writes neither the lease nor the node.
+    assert second_writes == []  # `begin` writes neither the node's lease nor the node.
 
 
 @proves("NMO-23")
-def test_begin_accepts_next_control_plane_node_after_first_is_released(
+def test_begin_accepts_next_control_plane_node_after_release_of_first(
     functions: Functions, workload: Workload, control_plane_nodes: list[str], admin_client: SyncClient
 ) -> None:
     first, second = (
@@ -126,7 +126,7 @@ def test_begin_accepts_next_control_plane_node_after_lost_lease_and_restore(
 def test_maintenance_with_copied_metadata_does_not_count_as_begun(
     functions: Functions, workload: Workload, control_plane_nodes: list[str]
 ) -> None:
-    """Check that `begin` treats a maintenance with another maintenance's finalizer, counts and owner as new."""
+    """Check that `begin` treats a maintenance with metadata copied from another maintenance as new."""
     workload.create_bare_pods(control_plane_nodes[0], "counted")
     first = workload.create_maintenance(control_plane_nodes[0])
     functions.run_begin(first)
@@ -147,7 +147,7 @@ def test_maintenance_with_copied_metadata_does_not_count_as_begun(
 def test_only_one_of_concurrent_maintenances_begins(
     functions: Functions, workload: Workload, control_plane_nodes: list[str]
 ) -> None:
-    """Check that concurrent calls of `begin` for several control-plane nodes start only one maintenance.
+    """Check that concurrent executions of `begin` for several control-plane nodes start only one maintenance.
 
     The other maintenances wait for the quorum lease and then fail.
     """
@@ -211,7 +211,7 @@ def test_begin_answers_503_if_quorum_lease_is_taken_concurrently(
 def test_expired_quorum_lease_is_taken_over_and_released(
     functions: Functions, workload: Workload, control_plane_nodes: list[str], admin_client: SyncClient
 ) -> None:
-    """Check that `begin` holds the quorum lease while it patches the maintenance, and releases it afterwards."""
+    """Check that `begin` takes over an expired quorum lease, holds it during its patch, and then releases it."""
     admin_client.create(
         LEASES_PATH, quorum.build_lease(workload.create_maintenance(control_plane_nodes[0]), datetime.now(timezone.utc))
     )
@@ -315,9 +315,9 @@ def test_killed_begin_resumes_on_redelivery(
     idle_cluster: LocalCluster,
     write_count: int,
 ) -> None:
-    """Check that `begin`, killed between two writes, continues on redelivery, and that etcd keeps its quorum.
+    """Check that `begin` resumes on redelivery after it was killed between two writes, and that etcd keeps its quorum.
 
-    Until the quorum lease expires, other maintenances wait.
+    Other maintenances wait until the quorum lease expires.
     """
     ensure_install_lease(admin_client)
     first, second = (
@@ -347,13 +347,13 @@ def test_killed_begin_resumes_on_redelivery(
 
 
 def ensure_install_lease(admin_client: SyncClient) -> None:
-    """Create the install Lease if it is missing, because `begin` would otherwise create it with its first write."""
+    """Create the install Lease if it is missing, because otherwise the first write of `begin` would create it."""
     if admin_client.run(get_or_none(admin_client.api.get(install_lease.LEASE_PATH))) is None:
         account = install_lease.ServiceAccount(access.NAMESPACE, "begin")
         admin_client.create(LEASES_PATH, install_lease.build_lease(account, datetime.now(timezone.utc)))
 
 
 def expire_quorum_lease(admin_client: SyncClient) -> None:
-    """Make the quorum lease expire, if it exists."""
+    """Set the quorum lease's renew time into the past, if the lease exists."""
     if admin_client.run(get_or_none(admin_client.api.get(quorum.LEASE_PATH))):
         admin_client.patch(quorum.LEASE_PATH, {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}})

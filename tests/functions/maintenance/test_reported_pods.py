@@ -1,4 +1,4 @@
-"""Tests for parsing the blocked pods in an event: valid fields are kept, and an error names the malformed field."""
+"""Tests for parsing the blocked pods in an event's data."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def parse_blocked_field(value: Any) -> list[Object] | None:
 
 
 def test_parsed_blocked_pod_contains_only_known_fields() -> None:
-    """NMO-9: known fields are kept unchanged, and unknown fields are dropped."""
+    """NMO-9: known fields of a blocked pod are kept unchanged, and unknown fields are dropped."""
     assert parse_blocked_field([MINIMAL_POD, {**COMPLETE_POD, "other": 1}]) == [MINIMAL_POD, COMPLETE_POD]
 
 
 def test_missing_list_of_blocked_pods_is_parsed_as_none() -> None:
-    """NMO-9: a missing list is parsed as None, which keeps the list in the status; [] clears that list."""
+    """NMO-9: a missing `data.blocked` is parsed as None, which keeps the list in the status; [] clears that list."""
     assert parse_blocked_field(None) is None
     assert parse_blocked_field([]) == []
 
@@ -60,8 +60,8 @@ def test_blocked_pod_must_be_object() -> None:
         *(("retryAfter", value) for value in ("soon", "", None)),
     ],
 )
-def test_error_names_malformed_field(field: str, value: object) -> None:
-    """X-6, NMO-9: the error names a malformed field, which the API server would reject in the status."""
+def test_error_names_malformed_field_of_blocked_pod(field: str, value: object) -> None:
+    """X-6, NMO-9: the error names a blocked pod's malformed field, which the API server would reject in the status."""
     with pytest.raises(BadEvent) as error:
         parse_blocked_field([{**COMPLETE_POD, field: value}])
 
@@ -69,8 +69,8 @@ def test_error_names_malformed_field(field: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("field", MINIMAL_POD)
-def test_error_names_missing_required_field(field: str) -> None:
-    """NMO-9: the error names a missing required field."""
+def test_error_names_missing_field_of_blocked_pod(field: str) -> None:
+    """NMO-9: the error names a required field that a blocked pod lacks."""
     with pytest.raises(BadEvent) as error:
         parse_blocked_field([{name: value for name, value in MINIMAL_POD.items() if name != field}])
 

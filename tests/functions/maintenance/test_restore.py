@@ -36,7 +36,7 @@ def create_active_maintenance(functions: Functions, workload: Workload, node: st
 
 
 def request_deletion(workload: Workload, maintenance: Object) -> Object:
-    """Delete the maintenance, whose finalizer delays the removal, and return the object."""
+    """Delete the maintenance, which its finalizer keeps, and return the object."""
     workload.delete(m.build_path(maintenance))
     return workload.read_maintenance(maintenance)
 
@@ -70,9 +70,9 @@ def is_restored(node: Object | None) -> bool:
 def test_restore_undoes_maintenance(
     functions: Functions, workload: Workload, group: ApiGroup, build_event: Callable[[Object], CloudEvent]
 ) -> None:
-    """NMO-14, NMO-15, X-5, OSV-5: `restore` makes the node schedulable and removes taints, labels and lease.
+    """NMO-14, NMO-15, X-5, OSV-5: `restore` uncordons the node and removes its taints, labels and lease.
 
-    `restore` then releases the maintenance and emits `node.restored`.
+    `restore` then removes the maintenance's finalizer and emits `node.restored`.
     """
     node = workload.take_node()
     maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node, group))
@@ -93,8 +93,8 @@ def test_restore_undoes_maintenance(
 
 
 @proves("NMO-14")
-def test_restore_keeps_foreign_taints_and_labels(functions: Functions, workload: Workload) -> None:
-    """NMO-14, KNM-4: `restore` keeps foreign taints and labels, and removes the drain taint whatever its value."""
+def test_restore_keeps_other_taints_and_labels(functions: Functions, workload: Workload) -> None:
+    """NMO-14, KNM-4: `restore` keeps other taints and labels, and removes the drain taint whatever its value."""
     node = workload.take_node()
     workload.local_cluster.kubectl(
         "taint", "node", node, "medik8s.io/drain=by-hand:NoSchedule", "example.com/theirs=1:NoSchedule"
@@ -117,7 +117,7 @@ def test_restore_keeps_foreign_taints_and_labels(functions: Functions, workload:
 
 @proves("KNM-4", "C4")
 def test_restore_removes_preexisting_drain_taint_with_value(functions: Functions, workload: Workload) -> None:
-    """Check that `restore` also removes a drain taint that had been set with a value before the maintenance."""
+    """Check that `restore` also removes a drain taint with a value that was set before the maintenance."""
     node = workload.take_node()
     workload.local_cluster.kubectl("taint", "node", node, "kubevirt.io/drain=draining:NoSchedule")
     maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node, KUBEVIRT))
@@ -128,7 +128,9 @@ def test_restore_removes_preexisting_drain_taint_with_value(functions: Functions
 
 
 @proves("NMO-27b")
-def test_restore_removes_exclude_labels_without_maintenance_label(functions: Functions, workload: Workload) -> None:
+def test_restore_removes_other_product_labels_without_maintenance_label(
+    functions: Functions, workload: Workload
+) -> None:
     """NMO-27b: `restore` removes the product's other labels even if the maintenance label was removed by hand."""
     node = workload.take_node()
     maintenance = create_active_maintenance(functions, workload, node)
@@ -144,16 +146,16 @@ def test_restore_removes_exclude_labels_without_maintenance_label(functions: Fun
 
 
 def delete_without_restore(workload: Workload, maintenance: Object) -> None:
-    """Remove the finalizer of the maintenance and delete it, so that `restore` does not run."""
+    """Remove the maintenance's finalizer and delete the maintenance, so that `restore` does not run."""
     workload.remove_maintenance(maintenance)
 
 
 @proves("X-7")
 @pytest.mark.parametrize("steps", [("begin",), ("begin", "cordon", "taint")], ids=["begun", "cordoned"])
-def test_restore_removes_taint_of_vanished_maintenance(
+def test_restore_removes_taint_of_maintenance_deleted_without_restore(
     functions: Functions, workload: Workload, steps: tuple[str, ...]
 ) -> None:
-    """NMO-14: `restore` also removes the drain taint of an earlier maintenance that vanished."""
+    """NMO-14: `restore` also removes the drain taint of an earlier maintenance that was deleted without a restore."""
     node = workload.take_node()
     delete_without_restore(workload, create_active_maintenance(functions, workload, node, KUBEVIRT))
     maintenance = workload.create_maintenance(node)
@@ -180,8 +182,8 @@ def test_restore_keeps_no_taint_for_waiting_maintenance(functions: Functions, wo
 
 
 @proves("X-1")
-def test_restore_writes_no_pod(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """OSV-6, X-1: `restore` writes the node, the maintenance, the lease and Events, and no pod."""
+def test_restore_sends_no_write_request_for_pods(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """OSV-6, X-1: `restore` writes the node, the maintenance, the lease and Events, but no pod."""
     node = workload.take_node()
     workload.create_bare_pods(node, "stays")
     maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node))
@@ -217,7 +219,7 @@ def test_restore_answers_503_if_maintenance_was_edited(functions: Functions, wor
 
 
 @proves("OSV-12")
-def test_uncordon_event_has_type_normal(functions: Functions, workload: Workload) -> None:
+def test_uncordon_node_event_has_type_normal(functions: Functions, workload: Workload) -> None:
     """OSV-12: the Event for a restored node has the type Normal."""
     node = workload.take_node()
     functions.invoke(
@@ -236,8 +238,8 @@ def list_uncordon_event_types(workload: Workload, node: str) -> list[str]:
 
 
 @proves("X-7", "OSV-12")
-def test_handover_records_no_uncordon_event(functions: Functions, workload: Workload) -> None:
-    """X-7, OSV-12: no UncordonNode Event is recorded if the node stays cordoned for its next maintenance."""
+def test_handover_to_successor_records_no_uncordon_node_event(functions: Functions, workload: Workload) -> None:
+    """X-7, OSV-12: no Event UncordonNode is recorded if the node stays cordoned for its next maintenance."""
     node = workload.take_node()
     first = create_active_maintenance(functions, workload, node, KUBEVIRT)
     workload.create_maintenance(node)
@@ -249,7 +251,7 @@ def test_handover_records_no_uncordon_event(functions: Functions, workload: Work
 
 
 @proves("NMO-14")
-def test_restore_keeps_foreign_drain_taint_of_other_group(functions: Functions, workload: Workload) -> None:
+def test_restore_keeps_drain_taint_of_other_api_group(functions: Functions, workload: Workload) -> None:
     """NMO-14: `restore` keeps another API group's drain taint, which the maintenance did not set."""
     node = workload.take_node()
     workload.local_cluster.kubectl("taint", "node", node, "kubevirt.io/drain=by-hand:NoSchedule")
@@ -279,14 +281,14 @@ def test_maintenance_of_other_node_is_not_successor(functions: Functions, worklo
 
 @proves("X-7")
 def test_restore_keeps_taint_of_successor_only(functions: Functions, workload: Workload) -> None:
-    """X-7, NMO-14: `restore` keeps only the successor's drain taint, and not the taints of later maintenances."""
+    """X-7, NMO-14: `restore` keeps the successor's drain taint, but not the taints of later maintenances."""
     node = workload.take_node()
     first = create_active_maintenance(functions, workload, node, KUBEVIRT)
     successor = workload.create_maintenance(node)
     last = workload.create_maintenance(node, KUBEVIRT)
     while (
         sort_by_age([successor, last])[0] is not successor
-    ):  # Ages are compared in seconds, so the uids may determine the order.
+    ):  # Creation times have a resolution of one second, so the uids may determine the order.
         workload.delete(m.build_path(last))
         last = workload.create_maintenance(node, KUBEVIRT)
 
@@ -310,7 +312,7 @@ def test_restore_ignores_update_without_deletion(functions: Functions, workload:
 def test_status_update_does_not_trigger_restore(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """Design rule 9: a status update that reports a failed restore does not trigger another restore; only a tick does.
 
-    Otherwise, a webhook whose message changes each time would cause an endless loop.
+    Otherwise, an admission webhook whose message changes each time would cause an endless loop.
     """
     maintenance = request_deletion(workload, create_active_maintenance(functions, workload, workload.take_node()))
     reported = {
@@ -360,8 +362,8 @@ def test_maintenance_name_is_reusable_after_restore(functions: Functions, worklo
 
 
 @proves("NMO-14", "C22")
-def test_restore_removes_manual_cordon(functions: Functions, workload: Workload) -> None:
-    """NMO-14, C22: `restore` also removes a cordon that was set by hand before the maintenance."""
+def test_restore_uncordons_node_cordoned_by_hand(functions: Functions, workload: Workload) -> None:
+    """NMO-14, C22: `restore` also uncordons a node that was cordoned by hand before the maintenance."""
     node = workload.take_node()
     workload.local_cluster.kubectl("cordon", node)
     maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node))
@@ -464,7 +466,7 @@ def test_node_is_restored_if_successor_is_deleted_before_begin(
 def test_node_is_restored_without_tick_if_successor_vanished(
     functions: Functions, workload: Workload, removal: str
 ) -> None:
-    """X-7: if the successor no longer exists, `begin` emits `maintenance.restore_pending` without waiting for a tick.
+    """X-7: if the successor no longer exists, `begin` emits `maintenance.restore_pending` immediately, before any tick.
 
     The API server may ignore a finalizer that is written during a deletion.
     """

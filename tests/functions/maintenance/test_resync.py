@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("without_in_flight_wait")
 
 @pytest.fixture
 def broker_sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    """Yield an HTTP server that receives the function's events instead of a broker; K_SINK contains its URL."""
+    """Yield an HTTP server at `K_SINK` that receives the function's events instead of a broker."""
     running = Receiver()
     monkeypatch.setenv("K_SINK", running.url)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -49,7 +49,7 @@ def decode_received_events(sink: Receiver) -> list[BaseCloudEvent]:
 def run_tick(functions: Functions, maintenance: Object) -> list[str]:
     """Invoke `resync` with a tick, and return the type of its reply in a list, or [] without a reply.
 
-    The function asserts that the reply refers to this maintenance.
+    The helper asserts that the reply refers to this maintenance.
     """
     reply = functions.invoke("resync", build_tick())
     if reply is None:
@@ -63,7 +63,7 @@ def run_tick(functions: Functions, maintenance: Object) -> list[str]:
 def test_tick_emits_event_that_each_state_waits_for(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-3, X-5: for each state of a maintenance, a tick emits exactly the event that the maintenance waits for.
 
-    A `resync` whose install already holds the install Lease writes nothing.
+    If its install already holds the install Lease, `resync` writes nothing.
     """
     INSTALL_LEASE_CACHE.confirm(functions.clusters["resync"])
     node = workload.take_node()
@@ -127,10 +127,10 @@ def test_tick_emits_nothing_for_maintenance_with_event_in_flight(
 
 @proves("NMO-27a")
 @pytest.mark.usefixtures("clean_cluster")
-def test_tick_requests_renewal_of_due_lease_while_event_is_in_flight(
+def test_tick_requests_due_lease_renewal_while_event_is_in_flight(
     functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Design rule 11: a tick requests the renewal of a due lease even if an event of the maintenance is in flight."""
+    """Design rule 11: a tick requests a due lease renewal even if an event of the maintenance is in flight."""
     node = workload.take_node()
     workload.create_bare_pods(node, "pod")
     maintenance = workload.create_maintenance(node)
@@ -162,7 +162,7 @@ def test_tick_emits_nothing_while_all_pods_terminate(functions: Functions, workl
 
 @proves("X-3")
 @pytest.mark.usefixtures("clean_cluster")
-def test_cordon_is_reported_while_pods_terminate(functions: Functions, workload: Workload) -> None:
+def test_tick_updates_cordoned_condition_while_pods_terminate(functions: Functions, workload: Workload) -> None:
     """X-3: if `pods.evicted` was lost, a tick updates the Cordoned condition before the last pod is gone."""
     node = workload.take_node()
     workload.create_bare_pods(node, "slow", finalizers=("example.com/hold",))
@@ -349,9 +349,9 @@ def test_tick_emits_pending_for_second_maintenance_only_after_first_is_gone(
 def test_nodes_of_forbidden_api_group_are_not_treated_as_orphaned(
     functions: Functions, proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload
 ) -> None:
-    """X-6, design rule 4: if an API group cannot be listed, a tick emits events for maintenances of other groups.
+    """X-6, design rule 4: if an API group cannot be listed, a tick emits events for maintenances of the other groups.
 
-    The nodes of the unlisted group are not treated as orphaned.
+    The nodes under maintenance by the unlisted group are not treated as orphaned.
     """
     for group in GROUPS.values():
         functions.run_until_tainted(workload.create_maintenance(workload.take_node(), group))
@@ -380,10 +380,10 @@ def test_resync_answers_503_if_list_request_fails(
 
 
 @pytest.mark.usefixtures("clean_cluster")
-def test_replay_does_not_advance_rotation_of_pod_reads(
+def test_replay_does_not_advance_rotation_of_pod_lists(
     functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Design rule 10: ticks read the pods of drained nodes in rotation; a replay does not advance the rotation."""
+    """Design rule 10: ticks list the pods of drained nodes in rotation, which a replay does not advance."""
     nodes = {workload.take_node(), workload.take_node()}
     for node in nodes:
         functions.invoke(
@@ -408,10 +408,10 @@ def test_replay_does_not_advance_rotation_of_pod_reads(
     ("draining_count", "succeeded_count", "read_counts"),
     [(30, 30, (15, 5)), (30, 2, (18, 2)), (30, 0, (20, 0)), (4, 30, (4, 16)), (4, 3, (4, 3))],
 )
-def test_pod_reads_are_divided_between_draining_and_succeeded_maintenances(
+def test_pod_lists_are_divided_between_draining_and_succeeded_maintenances(
     draining_count: int, succeeded_count: int, read_counts: tuple[int, int]
 ) -> None:
-    """Design rule 10: a tick reads the pods of at most twenty nodes; five reads are reserved for drained nodes."""
+    """Design rule 10: a tick lists the pods of at most twenty nodes, of which five are reserved for drained nodes."""
     phases = ["Running"] * draining_count + ["Succeeded"] * succeeded_count
     maintenances = [
         {**make_maintenance({"phase": phase}), "metadata": {**make_maintenance()["metadata"], "uid": f"uid-{number}"}}
@@ -478,7 +478,7 @@ def test_resync_answers_503_if_k_sink_is_unreachable_or_unset(
 
 @pytest.mark.usefixtures("clean_cluster")
 @pytest.mark.parametrize("node_name", ["a,b", "a=b", "a\\b", "a b", "x/y", "x?y", "..", ".", "a\n"])
-def test_invalid_node_name_does_not_stop_tick(
+def test_maintenance_with_invalid_node_name_does_not_stop_tick(
     functions: Functions, workload: Workload, broker_sink: Receiver, node_name: str
 ) -> None:
     """X-3: a maintenance with an invalid node name does not stop the tick for other maintenances."""

@@ -1,4 +1,4 @@
-"""Tests for `resync` with many maintenances, with malformed maintenances, and with a deadline that is too short."""
+"""Tests for `resync` with hundreds of maintenances, with a malformed maintenance, and with too short a deadline."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ def create_succeeded_maintenances(workload: Workload) -> Iterator[Callable[[int]
     def create_maintenances(count: int) -> list[str]:
         added = [f"succeeded-{number}" for number in range(len(names), len(names) + count)]
         names.extend(added)
-        for chunk in _split_into_chunks(added):
+        for chunk in _split_names_into_chunks(added):
             workload.client.gather_all(*(_create_succeeded_maintenance(workload.client.api, name) for name in chunk))
         return added
 
     yield create_maintenances
     paths = [path for name in names for path in (f"/api/v1/nodes/{name}", leases.build_lease_path(name))]
-    for chunk in _split_into_chunks(paths):
+    for chunk in _split_names_into_chunks(paths):
         workload.client.gather_all(*(workload.client.api.request("DELETE", path) for path in chunk))
 
 
-def _split_into_chunks(names: list[str], size: int = 50) -> list[list[str]]:
+def _split_names_into_chunks(names: list[str], size: int = 50) -> list[list[str]]:
     """Split the names into chunks, since a busy server cannot answer hundreds of requests within one deadline."""
     return [names[start : start + size] for start in range(0, len(names), size)]
 
@@ -87,14 +87,15 @@ def test_request_count_is_independent_of_succeeded_maintenances(
 ) -> None:
     """Design rule 10: a tick sends as many requests for 300 succeeded maintenances as for 50, and emits nothing.
 
-    A tick sends five list requests, and reads the pods of a limited number of nodes.
+    A tick sends five list requests, and lists the pods of a limited number of nodes.
     """
     api = functions.clusters["resync"].api
     request_counts = []
-    INSTALL_LEASE_CACHE.get_account(functions.clusters["resync"])  # Cache the ServiceAccount's identity.
+    # Let `resync` cache the identity of its ServiceAccount.
+    INSTALL_LEASE_CACHE.get_account(functions.clusters["resync"])
     for count in (50, 250):
         create_succeeded_maintenances(count)
-        INSTALL_LEASE_CACHE.confirm(functions.clusters["resync"])  # Cache that this install is active.
+        INSTALL_LEASE_CACHE.confirm(functions.clusters["resync"])  # Let `resync` cache that this install is active.
         with count_requests(api) as requests:
             assert functions.invoke("resync", build_tick()) is None
         request_counts.append(requests)
@@ -117,7 +118,8 @@ def test_new_pod_on_drained_node_is_found_by_rotation(
     workload.delete(f"/api/v1/namespaces/{workload.namespace}/pods/late?gracePeriodSeconds=0")
 
     emitted = [(reply.get_type(), reply.get_extension("node")) for reply in replies if reply]
-    assert set(emitted) == {(events.NODE_TAINTED, names[33])}  # One or two of the ticks read the pod's node.
+    # One or two of the three ticks list the pods of the new pod's node.
+    assert set(emitted) == {(events.NODE_TAINTED, names[33])}
 
 
 @pytest.mark.parametrize(
@@ -148,16 +150,16 @@ def test_malformed_status_does_not_stop_tick(functions: Functions, workload: Wor
 
 
 @proves("X-6")
-def test_forbidden_lists_do_not_stop_tick(
+def test_forbidden_list_requests_do_not_stop_tick(
     functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """X-6: without the right to list nodes and leases, a tick emits events for new maintenances."""
+    """X-6: without permission to list nodes and leases, a tick still emits events for new maintenances."""
     begun_maintenance, new_maintenance = (
         workload.create_maintenance(workload.take_node()),
         workload.create_maintenance(workload.take_node()),
     )
     functions.run_until_tainted(begun_maintenance)
-    INSTALL_LEASE_CACHE.confirm(functions.clusters["guard"])  # Cache that this install is active.
+    INSTALL_LEASE_CACHE.confirm(functions.clusters["guard"])  # Let `resync` cache that this install is active.
 
     (event,) = resync(build_tick(), functions.clusters["guard"])
 
@@ -169,12 +171,12 @@ def test_forbidden_lists_do_not_stop_tick(
     assert [record.fields for record in caplog.records if hasattr(record, "fields")][-1] == {"left": 1}
 
 
-def test_tick_that_cannot_list_pods_in_time_emits_events_without_pod_list(
+def test_resync_without_pod_list_emits_events_that_require_none(
     functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Design rule 10: a tick that cannot list pods in time emits the events that require no pod list.
+    """Design rule 10: if `resync` cannot list pods before its deadline, it emits the events that require no pod list.
 
-    The next tick emits the other events.
+    At the next tick, `resync` emits the other events.
     """
     cluster = functions.clusters["resync"]
     new_maintenance, draining = (
@@ -201,7 +203,7 @@ def test_tick_that_cannot_list_pods_in_time_emits_events_without_pod_list(
 
 @contextmanager
 def delay_pod_lists(client: SyncClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Delay this client's list requests for pods until the caller's deadline."""
+    """Delay list requests of this client for pods until the caller's deadline has passed."""
     send_request = client.api.request
 
     async def request(method: str, path: str, **options: Any) -> Object:
@@ -214,7 +216,7 @@ def delay_pod_lists(client: SyncClient, monkeypatch: pytest.MonkeyPatch) -> Iter
         yield
 
 
-def test_tick_without_time_for_any_list_raises_unavailable(functions: Functions) -> None:
-    """X-6: a tick without time for any list request raises `Unavailable`."""
+def test_resync_without_time_for_any_list_raises_unavailable(functions: Functions) -> None:
+    """X-6: if the deadline passes before any list request, `resync` raises `Unavailable`."""
     with set_deadline(0.0), pytest.raises(Unavailable):
         resync(build_tick(), functions.clusters["resync"])

@@ -31,12 +31,12 @@ from tests.workload import Workload, summarize_writes
 pytestmark = pytest.mark.usefixtures("without_in_flight_wait")
 
 LISTS_PER_TICK = 5
-"""Number of lists that each tick reads: three API groups, nodes and leases."""
+"""Number of list requests of each tick: for three API groups, nodes and leases."""
 VALID_RENEW_TIME, EXPIRED_RENEW_TIME = "2999-01-01T00:00:00.000000Z", "2020-01-01T00:00:00.000000Z"
 
 
 def deliver_event_and_replies(functions: Functions, event: BaseCloudEvent) -> Counter[str]:
-    """Deliver the event and all replies as the Triggers would route them; return the number of events per type."""
+    """Deliver the event and all replies to the functions that the Triggers select; return the event count by type."""
     delivered: Counter[str] = Counter()
     queue = [event]
     while queue:
@@ -48,7 +48,7 @@ def deliver_event_and_replies(functions: Functions, event: BaseCloudEvent) -> Co
 
 
 def run_all_steps(functions: Functions, maintenance: Object) -> Object:
-    """Run all steps of the maintenance without losing an event, and return the maintenance."""
+    """Run all steps of the maintenance, deliver each event, and return the maintenance."""
     deliver_event_and_replies(functions, build_added_event(maintenance))
     return maintenance
 
@@ -76,7 +76,7 @@ def create_maintenance_with_tainted_node(functions: Functions, workload: Workloa
 
 
 def create_maintenance_without_remaining_pods(functions: Functions, workload: Workload) -> Object:
-    """Create a maintenance whose last pod left while PodSource was down."""
+    """Create a maintenance of a node whose last pod terminated while PodSource was down."""
     node = workload.take_node()
     workload.create_bare_pods(node, "pod")
     maintenance = workload.create_maintenance(node)
@@ -86,7 +86,7 @@ def create_maintenance_without_remaining_pods(functions: Functions, workload: Wo
 
 
 def create_maintenance_with_lost_drained_event(functions: Functions, workload: Workload) -> Object:
-    """Create a maintenance whose `node.drained` did not reach `status`."""
+    """Create a maintenance whose event `node.drained` did not reach `status`."""
     maintenance = workload.create_maintenance(workload.take_node())
     assert functions.run_chain(maintenance, "begin", "cordon", "taint", "evict").get_type() == events.NODE_DRAINED
     return maintenance
@@ -129,7 +129,7 @@ def create_maintenance_without_lease(functions: Functions, workload: Workload) -
 
 
 def create_successor_maintenance(functions: Functions, workload: Workload) -> Object:
-    """Create the successor of a deleted maintenance, and drop the event that starts the successor."""
+    """Create the successor of a deleted maintenance, and drop the event that would make the successor begin."""
     node = workload.take_node()
     first = run_all_steps(functions, workload.create_maintenance(node))
     maintenance = run_all_steps(functions, workload.create_maintenance(node, KUBEVIRT))
@@ -140,7 +140,7 @@ def create_successor_maintenance(functions: Functions, workload: Workload) -> Ob
 
 
 def create_maintenance_blocked_by_foreign_lease(functions: Functions, workload: Workload) -> Object:
-    """Create a maintenance that another tool's lease blocks, and then make that lease expire."""
+    """Create a maintenance that another tool's lease blocks, and then let that lease expire."""
     node = workload.take_node()
     spec = {"holderIdentity": "another-tool", "leaseDurationSeconds": 60, "renewTime": VALID_RENEW_TIME}
     workload.client.create(leases.LEASES_PATH, {"metadata": {"name": leases.build_lease_name(node)}, "spec": spec})
@@ -167,7 +167,7 @@ def create_maintenance_before_node(functions: Functions, workload: Workload) -> 
     return maintenance
 
 
-def create_maintenance_without_owner(functions: Functions, workload: Workload) -> Object:
+def create_maintenance_without_owner_reference(functions: Functions, workload: Workload) -> Object:
     maintenance = run_all_steps(functions, workload.create_maintenance(workload.take_node()))
     workload.client.patch(m.build_path(maintenance), {"metadata": {"ownerReferences": None}})
     return maintenance
@@ -196,7 +196,7 @@ COMPLETED_STATES: dict[str, list[tuple[CreateMaintenance, int]]] = {
     "begun, and the node's Lease is missing": [(create_maintenance_without_lease, 1)],
     "begun, and the node's Lease is due": [(create_maintenance_with_due_lease, 1)],
     "begun, and holds the node's Lease again": [(create_maintenance_with_counted_renewal_failure, 5)],
-    "begun, but another client removed the owner": [(create_maintenance_without_owner, 4)],
+    "begun, but another client removed the owner": [(create_maintenance_without_owner_reference, 4)],
     "begun, and the node is not cordoned": [
         (create_begun_maintenance, 4),
         (create_maintenance_with_uncordoned_node, 3),
@@ -213,9 +213,9 @@ COMPLETED_STATES: dict[str, list[tuple[CreateMaintenance, int]]] = {
         (create_maintenance_with_lost_drained_event, 2),
     ],
 }
-"""First words of a state's name → functions that create a maintenance in this state, and drop the event that ends it.
+"""First words of a state's name → functions that create a maintenance in this state and drop its next event.
 
-The number is the maximum number of events after the tick until the maintenance is complete.
+Each number is the maximum number of events from the tick until the maintenance is complete.
 """
 DELETED_STATE = "deleted"
 STATES_OF_OTHER_TESTS = (
@@ -227,7 +227,7 @@ STATES_OF_OTHER_TESTS = (
     "pods left, and the spec has changed",  # test_drain.py
     "node cordoned and tainted, and the drain",  # test_escalation.py
     "pods left, of which none may be evicted now, but",  # test_resync.py
-    "pods left that may be evicted now",  # below
+    "pods left that may be evicted now",  # this file
 )
 
 
@@ -236,8 +236,8 @@ def get_due_event(first_words: str) -> str:
     return next(state.due_event for state in STATES if state.name.startswith(first_words))
 
 
-def test_each_state_with_due_event_is_tested() -> None:
-    """Design rule 11: a test loses the event of each state for which a tick emits an event."""
+def test_each_state_with_due_event_has_test() -> None:
+    """Design rule 11: for each state in which a tick emits an event, a test drops the event that the tick replaces."""
     tested = (*COMPLETED_STATES, DELETED_STATE, *STATES_OF_OTHER_TESTS)
 
     untested = [state.name for state in STATES if state.due_event and not state.name.startswith(tested)]
@@ -256,12 +256,12 @@ def test_each_state_with_due_event_is_tested() -> None:
         for create_maintenance, max_events in cases
     ],
 )
-def test_tick_completes_maintenance(
+def test_tick_continues_maintenance_after_lost_event(
     functions: Functions, workload: Workload, state: str, create_maintenance: CreateMaintenance, max_events: int
 ) -> None:
     """Design rule 11, X-3: the event that a tick emits completes the maintenance, and later ticks emit nothing.
 
-    The test first caches the account of `resync` and that its install is active, so that the tick reads neither.
+    The test first lets `resync` cache its account and that its install is active, so that the tick reads neither.
     """
     INSTALL_LEASE_CACHE.get_account(functions.clusters["resync"])
     INSTALL_LEASE_CACHE.confirm(functions.clusters["resync"])
@@ -289,7 +289,7 @@ def test_tick_completes_maintenance(
 def test_failed_lease_renewal_is_retried_once_per_tick(
     functions: Functions, proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload, audit: AuditLog
 ) -> None:
-    """Design rule 9: each tick retries a failed lease renewal once, without a write; a success clears the error."""
+    """Design rule 9: each tick retries a failed lease renewal once without a write; a success clears the error."""
     maintenance = run_all_steps(functions, workload.create_maintenance(workload.take_node()))
     fault_proxy.inject(lambda request: Fault(403, "may not") if request.startswith("get leases") else None)
     functions.invoke(
@@ -317,7 +317,7 @@ def test_failed_lease_renewal_is_retried_once_per_tick(
 
 
 def run_failing_begin(proxied_functions: Functions, event: BaseCloudEvent) -> BaseCloudEvent:
-    """Run `begin`, which fails, and return its failure event."""
+    """Run `begin`, assert that it fails, and return its event `maintenance.step_failed`."""
     failure_event = proxied_functions.invoke("begin", event)
     assert failure_event is not None
     assert failure_event.get_type() == events.MAINTENANCE_STEP_FAILED
@@ -336,7 +336,7 @@ def create_maintenance_deleted_after_begin(functions: Functions, workload: Workl
     return maintenance
 
 
-def create_vanished_maintenance(functions: Functions, workload: Workload) -> Object:
+def create_maintenance_deleted_without_finalizer(functions: Functions, workload: Workload) -> Object:
     """Create a drained maintenance, remove its finalizer and delete it."""
     maintenance = run_all_steps(functions, workload.create_maintenance(workload.take_node(), KUBEVIRT))
     workload.remove_maintenance(maintenance)
@@ -344,7 +344,7 @@ def create_vanished_maintenance(functions: Functions, workload: Workload) -> Obj
 
 
 def create_deleted_maintenance_and_successor(functions: Functions, workload: Workload) -> Object:
-    """Create a maintenance and its successor, delete both and drop the events about both; return the successor."""
+    """Create a maintenance and its successor, delete both, drop the events about them, and return the successor."""
     node = workload.take_node()
     first = run_all_steps(functions, workload.create_maintenance(node))
     maintenance = run_all_steps(functions, workload.create_maintenance(node, KUBEVIRT))
@@ -369,19 +369,22 @@ def create_deleted_maintenance_with_deleted_node(functions: Functions, workload:
     [
         create_deleted_maintenance,
         create_maintenance_deleted_after_begin,
-        create_vanished_maintenance,
+        create_maintenance_deleted_without_finalizer,
         create_deleted_maintenance_and_successor,
         create_deleted_maintenance_with_deleted_node,
     ],
 )
-def test_tick_restores_node(functions: Functions, workload: Workload, create_maintenance: CreateMaintenance) -> None:
+def test_tick_restores_node_of_deleted_maintenance(
+    functions: Functions, workload: Workload, create_maintenance: CreateMaintenance
+) -> None:
     """Design rule 11, X-5: a tick's event restores the node and releases the lease; later ticks emit nothing.
 
-    The test first caches the account of `resync` and that its install is active, so that the tick reads neither.
+    The test first lets `resync` cache its account and that its install is active, so that the tick reads neither.
     """
     maintenance = create_maintenance(functions, workload)
     name = m.get_node_name(maintenance)
-    assert is_active_install(functions.clusters["resync"])  # Reads the install Lease, which is then cached.
+    # Let `resync` read the install Lease and cache it.
+    assert is_active_install(functions.clusters["resync"])
     INSTALL_LEASE_CACHE.get_account(functions.clusters["resync"])
     INSTALL_LEASE_CACHE.confirm(functions.clusters["resync"])
     with count_requests(functions.clusters["resync"].api) as requests:
@@ -413,8 +416,10 @@ def test_tick_restores_node(functions: Functions, workload: Workload, create_mai
 
 @proves("X-3")
 @pytest.mark.parametrize("value", ["", "Foo_Bar"])
-def test_node_with_invalid_maintenance_label_is_restored(functions: Functions, workload: Workload, value: str) -> None:
-    """Design rule 12: a node whose label contains no valid uid is restored, and only once."""
+def test_node_with_invalid_maintenance_label_is_restored_once(
+    functions: Functions, workload: Workload, value: str
+) -> None:
+    """Design rule 12: a node whose maintenance label contains no valid uid is restored, but only once."""
     node = workload.take_node()
     workload.local_cluster.kubectl("cordon", node)
     workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}={value}")
@@ -430,7 +435,7 @@ def test_node_with_invalid_maintenance_label_is_restored(functions: Functions, w
 
 
 def test_lease_with_invalid_holder_is_released(functions: Functions, workload: Workload) -> None:
-    """Design rule 12: a lease whose annotation has an invalid object name is released as orphaned."""
+    """Design rule 12: a lease whose holder annotation has an invalid object name is released as orphaned."""
     node = workload.take_node()
     maintenance = run_all_steps(functions, workload.create_maintenance(node))
     annotation = {leases.HOLDER_ANNOTATION: f"{MEDIK8S.api_version} x/status some-uid"}
@@ -474,7 +479,7 @@ def test_tick_replaces_lost_pods_added_event(
 ) -> None:
     """Design rule 11: if `pods.added` was lost, the event that a tick emits makes `evict` evict the new pod.
 
-    The drain waits for a budget, or has already succeeded.
+    In one case, the drain waits for a PDB; in the other, the maintenance has already succeeded.
     """
     node = workload.take_node()
     workload.create_bare_pods(node, *blocked_names, labels={"app": "kept"})

@@ -53,7 +53,7 @@ def run_steps_with_status(functions: Functions, workload: Workload, maintenance:
 
 
 def get_conditions(maintenance: Object) -> dict[str, tuple[str, str]]:
-    """Return the conditions in the status, as type → (status, reason)."""
+    """Return the conditions in the maintenance's status, as type → (status, reason)."""
     return {
         condition["type"]: (condition["status"], condition["reason"])
         for condition in maintenance["status"]["conditions"]
@@ -67,7 +67,7 @@ def test_first_status_reports_counts_and_pending_pods(
 ) -> None:
     """NMO-10, NMO-11, KNM-2, KNM-3, OSV-13, X-1: the first status reports Running, the counts and pending pods.
 
-    The status contains both spellings of `totalPods`. `status` writes it once, and records two Events.
+    The status contains both spellings, `totalPods` and `totalpods`. `status` writes it once, and records two Events.
     """
     node = workload.take_node()
     workload.create_bare_pods(node, "a", "b")
@@ -241,7 +241,7 @@ def test_maintenance_that_cannot_begin_fails(functions: Functions, workload: Wor
 
 @pytest.mark.parametrize("cause", ["refused", "waits"])
 def test_failure_of_begin_is_ignored_after_later_success(functions: Functions, workload: Workload, cause: str) -> None:
-    """X-2: a late failure event of `begin` changes nothing after the maintenance has begun."""
+    """X-2: a late `maintenance.step_failed` of `begin` changes nothing after the maintenance has begun."""
     node = workload.take_node()
     first, second = workload.create_maintenance(node), workload.create_maintenance(node)
     if cause == "refused":
@@ -272,7 +272,7 @@ def test_failure_of_begin_is_ignored_after_later_success(functions: Functions, w
 
 
 @proves("NMO-13", "C20")
-def test_failed_step_keeps_phase_running(functions: Functions, workload: Workload) -> None:
+def test_error_of_cordon_keeps_phase_running(functions: Functions, workload: Workload) -> None:
     """NMO-5, NMO-13: `lastError` contains the error of `cordon` until a later success, and the phase stays Running."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a")
@@ -333,10 +333,10 @@ def test_only_restore_errors_are_written_during_deletion(functions: Functions, w
 
 
 @proves("X-6")
-def test_concurrent_events_are_retried_after_conflicts(
+def test_concurrent_events_are_applied_or_retried_after_conflicts(
     functions: Functions, workload: Workload, audit: AuditLog
 ) -> None:
-    """X-6: of concurrent events about one maintenance, each is applied after conflicts, or answered with 503."""
+    """X-6: if concurrent events about a maintenance cause conflicts, `status` applies each event or answers 503."""
     node = workload.take_node()
     maintenance = create_begun_maintenance(functions, workload, node)
     writes, statuses = len(audit.list_writes_by()), []
@@ -354,13 +354,15 @@ def test_concurrent_events_are_retried_after_conflicts(
         thread.join()
 
     write_codes = [entry["responseStatus"]["code"] for entry in audit.list_writes_by()[writes:]]
-    assert set(write_codes) <= {200, 409, 504}  # 504: the step's time was over.
+    assert set(write_codes) <= {200, 409, 504}  # 504: the step's deadline had passed.
     assert set(statuses) <= {204, 503}
     assert write_codes.count(200) >= statuses.count(204) > 0
     assert workload.read_maintenance(maintenance)["status"]["lastError"].startswith("error ")
 
 
-def test_new_phase_is_logged(functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture) -> None:
+def test_new_maintenance_phase_is_logged(
+    functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture
+) -> None:
     """NMO-17: `status` logs a new phase."""
     node = workload.take_node()
     begun_event = functions.run_begin(workload.create_maintenance(node))
@@ -410,8 +412,8 @@ def test_status_lists_pods_at_resource_version_of_event(
     assert [request.version for request in requests if request.path == PODS_PATH] == [pods_version or "0"]
 
 
-def test_event_snapshot_saves_requests(functions: Functions, workload: Workload) -> None:
-    """Check that `status` sends two requests after `begin` and `evict`, because it uses the event's snapshot.
+def test_status_uses_snapshot_of_event_instead_of_requests(functions: Functions, workload: Workload) -> None:
+    """Check that `status` sends two requests for an event of `begin` or `evict`, because it uses the event's snapshot.
 
     After `node.drained`, `status` also lists the pods, but does not read the node.
     """
@@ -468,7 +470,7 @@ def test_outdated_event_snapshot_is_ignored(functions: Functions, workload: Work
 
 
 def test_status_does_not_read_node_for_pods_gone(functions: Functions, workload: Workload) -> None:
-    """Check that `status` sends three requests for `pods.gone`, and does not read the node, which `guard` watches."""
+    """Check that `status` sends three requests for `pods.gone`, without a read of the node, which `guard` checks."""
     INSTALL_LEASE_CACHE.confirm(functions.clusters["status"])
     node = workload.take_node()
     workload.create_bare_pods(node, "a", "b", finalizers=("example.com/hold",))
@@ -493,7 +495,7 @@ def test_status_does_not_read_node_for_pods_gone(functions: Functions, workload:
 
 @proves("OSV-12")
 def test_cordon_node_event_is_recorded_once(functions: Functions, workload: Workload) -> None:
-    """OSV-12: the Event CordonNode is recorded with the first status that reports the cordon, and not again."""
+    """OSV-12: the Event CordonNode is recorded only with the first status that reports the cordon."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a", "b", finalizers=("example.com/hold",))
     maintenance = create_begun_maintenance(functions, workload, node)
@@ -516,7 +518,7 @@ def test_cordon_node_event_is_recorded_once(functions: Functions, workload: Work
 
 
 def list_node_events(workload: Workload, node: str) -> dict[str, Object]:
-    """Return the Events about a node, as reason → Event."""
+    """Return the Kubernetes Events about a node by reason."""
     node_events = workload.client.list(
         EVENTS_PATH, field_selector=f"involvedObject.kind=Node,involvedObject.name={node}"
     )["items"]
@@ -530,7 +532,8 @@ def test_large_status_is_truncated_and_stored(functions: Functions, workload: Wo
     node = workload.take_node()
     names = [f"{number:03}-{'x' * 249}" for number in range(250)]
     maintenance = workload.create_maintenance(node, name="m" * 253)
-    functions.invoke("status", functions.run_begin(maintenance))  # Record BeginMaintenance before the slow writes.
+    # Record the Event BeginMaintenance before the slow writes.
+    functions.invoke("status", functions.run_begin(maintenance))
     functions.run_until_tainted(maintenance)
     workload.create_bare_pods(node, *names, ready=False)
     long_message = "a webhook's long message " * 1000
@@ -562,7 +565,9 @@ def test_large_status_is_truncated_and_stored(functions: Functions, workload: Wo
 
 
 @pytest.mark.parametrize("timestamp", ["2026-01-02T03:04:05.678+02:00", "2026-01-02t03:04:05z"])
-def test_any_rfc3339_time_is_accepted(functions: Functions, workload: Workload, timestamp: str) -> None:
+def test_timestamps_in_any_rfc3339_format_are_accepted(
+    functions: Functions, workload: Workload, timestamp: str
+) -> None:
     """NMO-12: `evict`, `status` and `guard` accept a status with timestamps in any RFC 3339 format."""
     node = workload.take_node()
     (held_pod,) = workload.create_bare_pods(node, f"held-{node}", finalizers=("example.com/hold",))

@@ -28,8 +28,10 @@ def read_taints(workload: Workload, node: str) -> list[tuple[str, str, str]]:
 
 @proves("X-1", "NMO-4", "KNM-4", "C3")
 @every_group
-def test_taint_adds_group_taints(functions: Functions, workload: Workload, audit: AuditLog, group: ApiGroup) -> None:
-    """NMO-4, KNM-4, DRN-13, X-1: `taint` adds the group's drain taint and the unschedulable taint in one patch."""
+def test_taint_adds_taints_of_api_group(
+    functions: Functions, workload: Workload, audit: AuditLog, group: ApiGroup
+) -> None:
+    """NMO-4, KNM-4, DRN-13, X-1: `taint` adds the API group's drain taint and the unschedulable taint in one patch."""
     node = workload.take_node()
     cordoned_event = functions.run_chain(workload.create_maintenance(node, group), "begin", "cordon")
     writes = len(audit.list_writes_by())
@@ -97,18 +99,18 @@ def test_taint_keeps_order_of_existing_taints(functions: Functions, workload: Wo
 def test_concurrently_added_taints_are_kept(
     functions: Functions, workload: Workload, idle_cluster: LocalCluster
 ) -> None:
-    """NMO-4, X-6: no taint is lost while another writer adds taints to the same node."""
+    """NMO-4, X-6: no taint is lost if another client adds taints to the same node concurrently."""
     node = workload.take_node()
     cordoned_event = functions.run_chain(workload.create_maintenance(node), "begin", "cordon")
     client = SyncClient(str(idle_cluster.kubeconfig))
     started = threading.Event()
 
-    def add_foreign_taints() -> None:
+    def add_taints_of_other_client() -> None:
         for number in range(12):
             workload.local_cluster.kubectl("taint", "node", node, f"example.com/{number}:NoSchedule")
             started.set()
 
-    thread = threading.Thread(target=add_foreign_taints)
+    thread = threading.Thread(target=add_taints_of_other_client)
     thread.start()
     started.wait()
     statuses = {functions.post("taint", cordoned_event).status_code for _ in range(20)}

@@ -1,4 +1,4 @@
-"""Tests for forged events: an event without the product's signature changes neither a status nor the journal."""
+"""Tests that an event without the product's signature changes neither a status nor the journal."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FORGED_EVENTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(autouse=True)
 def signing_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the signing key of the product."""
+    """Set the key with which the product signs events."""
     monkeypatch.setenv(KEY_VARIABLE, "secret")
 
 
@@ -137,7 +137,7 @@ def test_replay_requires_signature_and_signs_replies(functions: Functions, workl
 
 
 def test_begun_field_is_copied_from_signed_hint_only(functions: Functions, workload: Workload) -> None:
-    """X-2: `begin` copies the field `begun` to its failure event only if the hint is signed."""
+    """X-2: `begin` copies the field `begun` of a hint to `maintenance.step_failed` only if the hint is signed."""
     node = workload.take_node()
     functions.run_begin(workload.create_maintenance(node))
     hint = build_product_event(events.MAINTENANCE_PENDING, workload.create_maintenance(node), data={"begun": True})
@@ -149,8 +149,8 @@ def test_begun_field_is_copied_from_signed_hint_only(functions: Functions, workl
     assert ("begun" in require_data(unsigned_reply), require_data(signed_reply)["begun"]) == (False, True)
 
 
-def test_signed_failure_is_written_to_status(functions: Functions, workload: Workload) -> None:
-    """NMO-13: `status` accepts a step's signed failure event and writes its error."""
+def test_error_in_signed_event_is_written_to_status(functions: Functions, workload: Workload) -> None:
+    """NMO-13: `status` accepts a step's signed event `maintenance.step_failed` and writes the error."""
     maintenance = workload.create_maintenance("nowhere")
     failure_event = functions.invoke("begin", build_added_event(maintenance))
     assert failure_event is not None
@@ -175,7 +175,9 @@ def test_steps_answer_400_to_invalid_node_name(functions: Functions, workload: W
         assert response.status_code == 400
 
 
-def test_future_resource_version_is_not_awaited(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+def test_future_resource_version_in_unsigned_hint_is_not_awaited(
+    functions: Functions, workload: Workload, audit: AuditLog
+) -> None:
     """X-6: an unsigned hint with a future resourceVersion gets 403; a dry run ignores the resourceVersion."""
     node = workload.take_node()
     workload.create_bare_pods(node, "web", finalizers=("example.com/hold",))

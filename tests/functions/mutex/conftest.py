@@ -1,4 +1,4 @@
-"""Fixtures and helpers for the tests of the upgrade mutex's steps. Each test's objects are deleted afterwards."""
+"""Fixtures and helpers for the tests of the upgrade mutex's steps, which delete each test's objects afterwards."""
 
 from __future__ import annotations
 
@@ -53,15 +53,16 @@ CONTAINER: Object = {"name": "mutex", "image": "fake"}
 
 
 def build_job_spec(**pod_spec_fields: Any) -> Object:
-    """Build the spec of a Job with one pod, which no kubelet runs because no node matches its selector."""
+    """Build the spec of a Job with one pod that is never scheduled, because no node matches its node selector."""
     spec = {"containers": [CONTAINER], "restartPolicy": "Never", "nodeSelector": {"nobody": "here"}, **pod_spec_fields}
     return {"template": {"spec": spec}, "backoffLimit": 0}
 
 
 class UpgradeScenario:
-    """An upgrade that is due, with all objects of a run.
+    """A due upgrade, with all objects that an upgrade run needs.
 
-    There are a target pool with two workers, a canary pool, a rule with a cleanup Job, a target and a run config.
+    The objects are a target pool with two workers, a canary pool, a MutexRule with a cleanup Job, a target and a
+    MutexRunConfig.
     """
 
     def __init__(self, administrator_client: SyncClient, workload: Workload, functions: Functions) -> None:
@@ -88,13 +89,13 @@ class UpgradeScenario:
         return self.administrator_client.create(build_collection_path(kind, DEFAULT_NAMESPACE), body)
 
     def add_pool(self, name: str) -> None:
-        """Create a pool without nodes and add it to the target."""
+        """Create a MachineConfigPool without nodes and add it to the target."""
         self.administrator_client.create(pools.POOLS_PATH, build_pool(name, {WORKER_LABEL: "", "role": name}))
         spec = {"machineConfigPools": ["blue", name]}
         self.target = self.administrator_client.patch(build_object_path(self.target), {"spec": spec})
 
     def create_other_active_run(self, **record_fields: Object | str) -> Object:
-        """Create another run config with an active run on other pools, and return it."""
+        """Create another MutexRunConfig with an active run on other pools, and return it."""
         references = {"mutexRules": [{"name": "only"}], "mutexTargets": [{"name": "all"}]}
         run_config = self.create_object(RUN_KIND, "other", {"canary": {"name": "another"}, **references})
         record: Object = {
@@ -113,7 +114,7 @@ class UpgradeScenario:
         )
 
     def get_idle_run_config_uid(self, *, exists: bool) -> str:
-        """Create a run config without a run and return its uid, or with `exists=False` return a nonexistent uid."""
+        """Create a MutexRunConfig without a run and return its uid; with `exists=False`, return an unused uid."""
         return (
             str(self.create_object(RUN_KIND, "idle", self.run_config["spec"])["metadata"]["uid"]) if exists else "gone"
         )
@@ -123,7 +124,7 @@ class UpgradeScenario:
         self.administrator_client.patch(build_node_path(node), {"metadata": {"labels": labels}})
 
     def delete_node(self, node: str, *, recreate: bool = False) -> None:
-        """Delete a node; with `recreate`, create it again with its name and labels, but without the run's labels."""
+        """Delete a node; with `recreate`, create a node with the same name and labels, but without the run's labels."""
         metadata = self.read_node(node)["metadata"]
         self.administrator_client.delete(build_node_path(node), uid=metadata["uid"])
         if recreate:
@@ -134,24 +135,24 @@ class UpgradeScenario:
             self.administrator_client.create(NODES_PATH, {"metadata": {"name": node, "labels": labels}})
 
     def read_object(self, mutex_object: Object) -> Object:
-        """Return the current state of an object."""
+        """Return the current state of a mutex object."""
         return self.administrator_client.get(build_object_path(mutex_object))
 
     def read_status(self) -> Object:
-        """Return the status of the run config."""
+        """Return the status of the MutexRunConfig."""
         status: Object = self.read_object(self.run_config).get("status") or {}
         return status
 
     def write_record(self, change: Object) -> None:
-        """Patch the run's record in place of a step that the test skips."""
+        """Patch the run's record like a step that the test skips."""
         self.administrator_client.patch(f"{build_object_path(self.run_config)}/status", {"status": {"record": change}})
 
     def read_pool(self, name: str) -> Object:
-        """Return the current state of a pool."""
+        """Return the current state of a MachineConfigPool."""
         return self.administrator_client.get(pools.build_pool_path(name))
 
     def unpause(self, *names: str) -> None:
-        """Unpause pools, as another client may do."""
+        """Unpause MachineConfigPools, as another client may do during a run."""
         for name in names:
             self.administrator_client.patch(pools.build_pool_path(name), {"spec": {"paused": False}})
 
@@ -160,7 +161,7 @@ class UpgradeScenario:
         return self.administrator_client.get(build_node_path(name))
 
     def list_jobs(self) -> list[Object]:
-        """Return the Jobs in the order of their last writes."""
+        """Return the run's Jobs in the order in which they were last written."""
         items: list[Object] = self.administrator_client.list(build_jobs_path(DEFAULT_NAMESPACE))["items"]
         return sorted(items, key=lambda job: int(job["metadata"]["resourceVersion"]))
 
@@ -170,12 +171,12 @@ class UpgradeScenario:
         self.functions.invoke("check-target", build_resource_event(events.RESOURCE_ADDED, self.target, TARGET_KIND))
 
     def build_event(self, event_type: str, node: str = "", mutex_object: Object | None = None) -> CloudEvent:
-        """Build an event about the run config, or about another mutex object, as a step would emit it."""
+        """Build an event about the MutexRunConfig or another mutex object as a step would emit it."""
         reference = ObjectReference.from_object(mutex_object or self.run_config)
         return events.build_event(event_type, "test", reference, node, seed=str(next(EVENT_NUMBERS)))
 
     def run_step(self, step: str, event_type: str) -> str:
-        """Run a step with an event about the run, and return the type of its reply, or "" if it has none."""
+        """Run a step with an event about the run, and return the type of the step's reply, or "" without a reply."""
         reply = self.functions.invoke(step, self.build_event(event_type))
         return reply.get_type() if reply else ""
 
@@ -197,7 +198,7 @@ class UpgradeScenario:
         self.run_steps(*BEFORE_JOBS)
 
     def end_job(self, job: Object, condition_type: str = "Complete") -> None:
-        """End the pod of a Job as a kubelet would, and wait until the Job has ended."""
+        """Terminate the pod of a Job as a kubelet would, and wait until the Job has this condition."""
         name, pods_path = job["metadata"]["name"], f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/pods"
         phase = "Succeeded" if condition_type == "Complete" else "Failed"
         for pod in wait_for_collection(self.administrator_client, pods_path, bool, labels=f"job-name={name}"):
@@ -225,13 +226,13 @@ class UpgradeScenario:
         return self.resync_by_hint(build_tick())
 
     def resync_by_hint(self, hint: BaseCloudEvent) -> list[BaseCloudEvent]:
-        """Return the replies of `resync-runs` to a hint, once the API server's cache contains all writes."""
+        """Return the replies of `resync-runs` to a hint that arrives after the API server's cache is up to date."""
         # A list request waits until the API server's cache is up to date.
         self.administrator_client.gather_all(*(self.administrator_client.api.list(path) for path in TICK_LIST_PATHS))
         return resync_runs.resync_runs(hint, self.functions.clusters["resync-runs"])
 
     def delete_all(self) -> None:
-        """Delete all objects of the upgrade, and remove its labels from the nodes."""
+        """Delete all objects of the upgrade, and remove the run's labels from the nodes."""
         for kind in (RUN_KIND, TARGET_KIND, RULE_KIND):
             for mutex_object in self.administrator_client.list(build_collection_path(kind, DEFAULT_NAMESPACE))["items"]:
                 path = build_path(kind, DEFAULT_NAMESPACE, mutex_object["metadata"]["name"])
@@ -258,7 +259,7 @@ CANARY_EXPRESSIONS = [{"key": "isCanary", "operator": "Exists"}]
 
 
 def build_rule_spec(**spec_fields: Any) -> Object:
-    """Build the spec of a rule with a main Job and a cleanup Job."""
+    """Build the spec of a MutexRule with a main Job and a cleanup Job."""
     return {
         "jobName": "only",
         "jobNamespace": DEFAULT_NAMESPACE,
@@ -270,7 +271,7 @@ def build_rule_spec(**spec_fields: Any) -> Object:
 
 @pytest.fixture(scope="package")
 def cluster_version(admin_client: SyncClient) -> None:
-    """Create the ClusterVersion at the initial version."""
+    """Create the ClusterVersion with the initial version."""
     FakeCvo(admin_client).install(OLD_VERSION)
 
 
@@ -278,7 +279,7 @@ def cluster_version(admin_client: SyncClient) -> None:
 def upgrade(
     admin_client: SyncClient, workload: Workload, functions: Functions, cluster_version: None
 ) -> Iterator[UpgradeScenario]:
-    """Yield the objects of an upgrade before any step has run."""
+    """Yield the objects of a due upgrade for which no step has run yet."""
     scenario = UpgradeScenario(admin_client, workload, functions)
     yield scenario
     scenario.delete_all()

@@ -20,10 +20,10 @@ LONG_AGO = "2026-01-01T00:00:00Z"
 
 @pytest.mark.slow
 @proves("MUT-45")
-def test_only_desired_version_completes_upgrade(upgrade: UpgradeScenario) -> None:
-    """Check that only the desired version completes the upgrade.
+def test_node_upgrade_is_complete_only_at_desired_version(upgrade: UpgradeScenario) -> None:
+    """Check that a node's upgrade is complete only at the desired version.
 
-    Otherwise `await-version` waits, and the condition states whether the node's version is older or newer.
+    At another version, `await-version` waits, and the condition states whether the node's version is older or newer.
     """
     name = upgrade.advance_to_release()
     assert upgrade.run_step("await-version", events.NODE_RELEASED) == ""
@@ -37,10 +37,10 @@ def test_only_desired_version_completes_upgrade(upgrade: UpgradeScenario) -> Non
 
 @pytest.mark.slow
 @proves("MUT-45", "MUT-48")
-def test_run_halts_after_timeout_and_retry_resumes_it(
+def test_run_halts_after_upgrade_timeout_and_resumes_on_retry(
     upgrade: UpgradeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that the run halts when the time limit expires, and that an administrator's retry resumes it."""
+    """Check that a run halts when an upgrade exceeds its time limit, and resumes when an administrator retries it."""
     upgrade.advance_to_release()
     monkeypatch.setenv("MUTEX_UPGRADE_SECONDS", "0")
     assert upgrade.run_step("await-version", events.NODE_RELEASED) == events.RUN_HALTED
@@ -63,13 +63,13 @@ def test_run_halts_after_timeout_and_retry_resumes_it(
         ("4.16.5", "Completed", "not yet 4.16.5: the control plane has completed 4.16.4"),
     ],
 )
-def test_node_is_on_hold_while_it_cannot_be_upgraded(
+def test_node_upgrade_is_on_hold_while_control_plane_is_not_at_desired_version(
     upgrade: UpgradeScenario, monkeypatch: pytest.MonkeyPatch, desired_version: str, state: str, message: str
 ) -> None:
-    """Check that a node is on hold while no version is desired, or the control plane has not reached the desired one.
+    """Check that a node's upgrade is on hold until a version is desired and the control plane has reached it.
 
-    The hold has no time limit. The first tick during the hold makes `await-version` report the hold; later ticks emit
-    no event. After the hold, the upgrade's time limit starts again.
+    The hold has no time limit. At the first tick during the hold, `await-version` reports the hold. Later ticks emit no
+    event. After the hold, the upgrade's time limit starts again.
     """
     name = upgrade.advance_to_release()
     upgrade.check_rule_and_target()
@@ -91,11 +91,11 @@ def test_node_is_on_hold_while_it_cannot_be_upgraded(
 
 @pytest.mark.slow
 @proves("MUT-45")
-def test_time_limit_restarts_after_invalid_config(upgrade: UpgradeScenario) -> None:
-    """Check that the time limit of a released node starts again after its run config was invalid.
+def test_upgrade_time_limit_restarts_after_invalid_run_config(upgrade: UpgradeScenario) -> None:
+    """Check that the time limit of a released node's upgrade starts again after its run config was invalid.
 
-    In this test, the canary was paused, so the node could not be upgraded. A check of a run config that stayed valid
-    does not extend the time limit.
+    In this test, the canary pool was paused, so the node could not be upgraded. A check of a run config that was valid
+    all the time does not extend the time limit.
     """
     name = upgrade.advance_to_release()
     canary = pools.build_pool_path("canary")
@@ -113,8 +113,8 @@ def test_time_limit_restarts_after_invalid_config(upgrade: UpgradeScenario) -> N
 
 @pytest.mark.slow
 @proves("MUT-45")
-def test_node_with_desired_version_is_done_before_control_plane(upgrade: UpgradeScenario) -> None:
-    """Check that a node with the desired version is done even if the control plane's update is not complete.
+def test_node_upgrade_completes_before_control_plane_upgrade(upgrade: UpgradeScenario) -> None:
+    """Check that a node's upgrade is complete at the desired version even if the control plane's update is not.
 
     The machine-config-operator may upgrade nodes before an update reaches the last cluster operator. A tick detects
     such a node even while it is on hold.
@@ -136,10 +136,10 @@ RUN_CONFIGS_PATH = (
 
 @pytest.mark.slow
 @proves("MUT-45")
-def test_relabelled_node_is_released_again(upgrade: UpgradeScenario) -> None:
+def test_node_labelled_by_other_client_is_released_again(upgrade: UpgradeScenario) -> None:
     """Check that a node that another client labelled again is released again.
 
-    Otherwise the node would stay in a paused pool.
+    Otherwise the node would stay in a paused MachineConfigPool.
     """
     name = upgrade.advance_to_release()
     upgrade.write_record({"nodes": {name: {"releasedAt": LONG_AGO}}})
@@ -153,8 +153,8 @@ def test_relabelled_node_is_released_again(upgrade: UpgradeScenario) -> None:
 def test_node_relabelled_within_seconds_is_released_at_next_tick(upgrade: UpgradeScenario) -> None:
     """Check that a node labelled again within seconds of its release is not released again before the next tick.
 
-    Otherwise `await-version` and `release-node` would keep triggering each other. The condition reports the other
-    client.
+    Otherwise `await-version` and `release-node` would keep triggering each other. The condition reports that another
+    client labels the node.
     """
     name = upgrade.advance_to_release()
     upgrade.check_rule_and_target()
@@ -171,11 +171,13 @@ def test_node_relabelled_within_seconds_is_released_at_next_tick(upgrade: Upgrad
 @pytest.mark.slow
 @proves("MUT-45", "X-3")
 @pytest.mark.parametrize("is_on_hold", [True, False])
-def test_time_limit_of_relabelled_node_restarts_at_next_release(upgrade: UpgradeScenario, is_on_hold: bool) -> None:
-    """Check that the time limit of a node that was labelled again starts again at the node's next release.
+def test_upgrade_time_limit_of_relabelled_node_restarts_at_next_release(
+    upgrade: UpgradeScenario, is_on_hold: bool
+) -> None:
+    """Check that the upgrade's time limit of a relabelled node starts again at the node's next release.
 
-    It does not matter whether the node was on hold before, or how long its next release waits. A tick during that wait
-    emits one event.
+    This holds even if the node's upgrade was on hold before, or if its next release is delayed. A tick during that
+    delay emits one event.
     """
     name = upgrade.advance_to_release()
     upgrade.check_rule_and_target()
@@ -197,10 +199,10 @@ def test_time_limit_of_relabelled_node_restarts_at_next_release(upgrade: Upgrade
 
 @pytest.mark.slow
 @proves("MUT-45", "MUT-1")
-def test_upgrade_timeout_is_not_used_up_by_rejected_read_of_node_on_hold(
+def test_upgrade_time_limit_excludes_time_of_rejected_read_during_hold(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that a rejected read of a node on hold does not count toward the upgrade's time limit.
+    """Check that time during which a node on hold cannot be read does not count toward the upgrade's time limit.
 
     The condition contains the error, and a tick triggers `await-version` again during the hold.
     """
@@ -228,9 +230,9 @@ def test_upgrade_timeout_is_not_used_up_by_rejected_read_of_node_on_hold(
 def test_finished_run_records_oldest_version_of_its_nodes(
     upgrade: UpgradeScenario, first_version: str, second_version: str, desired: str
 ) -> None:
-    """Check that the record of a finished run contains the oldest version that its nodes have reached.
+    """Check that the record of a finished run contains the oldest version of the run's nodes.
 
-    If a later version is desired afterwards, another run begins.
+    If a later version is desired after that, another run begins.
     """
     name, second_name = upgrade.advance_to_release(), upgrade.nodes[1]
     simulate_node_upgrade(upgrade, name, first_version)
@@ -248,7 +250,7 @@ def test_finished_run_records_oldest_version_of_its_nodes(
 
 
 def simulate_node_upgrade(upgrade: UpgradeScenario, name: str, version: str) -> None:
-    """Set the desired version, and simulate the released node's upgrade to it."""
+    """Set the desired version, and simulate the upgrade of the released node to that version."""
     upgrade.cvo.set_desired_version(version)
     upgrade.patch_node_labels(name, {VERSION_LABEL: version})
     assert upgrade.run_step("await-version", events.NODE_RELEASED) == events.NODE_UPGRADED
@@ -257,7 +259,7 @@ def simulate_node_upgrade(upgrade: UpgradeScenario, name: str, version: str) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", ["soon", "-1", "1e9"])
 def test_invalid_upgrade_timeout_is_rejected_at_start(seconds: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that an invalid `MUTEX_UPGRADE_SECONDS` ends the process at startup; the error names the variable."""
+    """Check that the process exits at startup if `MUTEX_UPGRADE_SECONDS` is invalid; the error names the variable."""
     from functions.app import select_functions
 
     monkeypatch.setenv("MUTEX_UPGRADE_SECONDS", seconds)

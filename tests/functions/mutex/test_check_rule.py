@@ -1,4 +1,4 @@
-"""Tests for `check-rule`, which checks by a dry run whether the API server accepts a rule's Jobs."""
+"""Tests for `check-rule`, which checks with a dry run whether the API server accepts the Jobs of a MutexRule."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INVALID_RULE_SPECS: tuple[tuple[str, Object, str], ...] = (
 
 
 def check_rule(upgrade: UpgradeScenario, rule: Object) -> tuple[str, str]:
-    """Run `check-rule` and return the status and message of the rule's condition."""
+    """Run `check-rule` for the MutexRule, and return the status and message of its condition."""
     upgrade.functions.invoke(
         "check-rule", build_resource_event(events.RESOURCE_UPDATED, upgrade.read_object(rule), RULE_KIND)
     )
@@ -45,9 +45,9 @@ def check_rule(upgrade: UpgradeScenario, rule: Object) -> tuple[str, str]:
 def test_invalid_rule_reports_api_server_message_until_corrected(
     upgrade: UpgradeScenario, audit_after_setup: AuditLog, spec: Object, message: str
 ) -> None:
-    """Check that an invalid rule's condition contains the API server's message, and that a corrected rule is valid.
+    """Check that the condition of an invalid MutexRule contains the API server's message until the rule is corrected.
 
-    `check-rule` creates nothing, and writes only the rule's status.
+    `check-rule` creates no Job, and writes only the rule's status.
     """
     rule = upgrade.create_object(RULE_KIND, "bad", build_rule_spec(**spec))
     status, condition_message = check_rule(upgrade, rule)
@@ -64,7 +64,7 @@ def test_invalid_rule_reports_api_server_message_until_corrected(
 
 @proves("MUT-10")
 def test_null_field_of_job_spec_is_treated_as_absent(upgrade: UpgradeScenario) -> None:
-    """Check that a null field in the Job's spec is treated as absent, as the API server does."""
+    """Check that `check-rule` treats a null field in the Job's spec as absent, like the API server."""
     rule = upgrade.create_object(
         RULE_KIND, "nulls", build_rule_spec(jobSpec=build_job_spec(affinity={"nodeAffinity": None}))
     )
@@ -76,7 +76,7 @@ RULES_PATH = "/apis/openshift-optional.skrzypek.io/v1alpha1/namespaces/node-upgr
 
 @proves("MUT-12")
 def test_rule_with_too_long_label_is_invalid(upgrade: UpgradeScenario) -> None:
-    """Check that a rule is invalid if its label has more than 63 characters, the API server's own limit."""
+    """Check that a MutexRule is invalid if its node label exceeds the API server's limit of 63 characters."""
     namespace = "node-upgrade-mutex-operator"
     for length, status in ((63, "True"), (64, "False")):
         name = "r" * (length - len(namespace) - 1)
@@ -102,14 +102,14 @@ def test_rule_with_too_long_label_is_invalid(upgrade: UpgradeScenario) -> None:
     ],
 )
 def test_crd_rejects_invalid_rule(upgrade: UpgradeScenario, spec: dict[str, Any], message: str) -> None:
-    """Table 5.1: The CRD rejects a rule with a missing or invalid field."""
+    """Table 5.1: The CRD rejects a MutexRule with a missing or invalid field."""
     rule_spec = {name: value for name, value in build_rule_spec(**spec).items() if value is not None}
     with pytest.raises(Rejected, match=message):
         upgrade.create_object(RULE_KIND, "refused", rule_spec)
 
 
 def test_check_rule_ignores_event_of_own_status_write(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
-    """X-2: `check-rule` replies `rule.checked` to the first event, and ignores the event of its own status write."""
+    """X-2: `check-rule` replies `rule.checked` to the first event, and ignores the event about its own status write."""
     first_reply = upgrade.functions.invoke(
         "check-rule", build_resource_event(events.RESOURCE_ADDED, upgrade.rule, RULE_KIND)
     )

@@ -1,4 +1,4 @@
-"""Tests for `check-run`, which checks that all objects named by a run config exist and are valid."""
+"""Tests for `check-run`, which checks that all objects named in a MutexRunConfig exist and are valid."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def check_run(upgrade: UpgradeScenario, run_config: Object | None = None) -> tup
         ({"nodeSelector": None}, "must have"),
     ],
 )
-def test_unsuitable_canary_is_reported(
+def test_unsuitable_canary_pool_is_reported(
     upgrade: UpgradeScenario, audit_after_setup: AuditLog, spec: Object, expected_message: str
 ) -> None:
-    """Check that the condition reports an unsuitable canary pool, and that no pool or node is written."""
+    """Check that the run config's condition reports an unsuitable canary pool, and that no pool or node is written."""
     upgrade.check_rule_and_target()
     upgrade.administrator_client.patch(pools.build_pool_path("canary"), {"spec": spec})
     status, message = check_run(upgrade)
@@ -45,8 +45,8 @@ def test_unsuitable_canary_is_reported(
 
 
 @proves("MUT-3")
-def test_missing_canary_and_canary_in_target_are_reported(upgrade: UpgradeScenario) -> None:
-    """Check that the condition reports a missing canary, and a canary that is also a pool of a target."""
+def test_missing_canary_pool_and_canary_pool_in_target_are_reported(upgrade: UpgradeScenario) -> None:
+    """Check that the run config's condition reports a missing canary pool, and a canary pool that a target contains."""
     upgrade.check_rule_and_target()
     spec = upgrade.run_config["spec"]
     run_config_with_missing_canary = upgrade.create_object(RUN_KIND, "absent", {**spec, "canary": {"name": "none"}})
@@ -58,9 +58,9 @@ def test_missing_canary_and_canary_in_target_are_reported(upgrade: UpgradeScenar
 
 @proves("MUT-30")
 def test_missing_and_invalid_rules_and_targets_are_named(upgrade: UpgradeScenario) -> None:
-    """Check that the condition names each missing or invalid rule and target, and each empty list.
+    """Check that the run config's condition names each missing or invalid rule and target, and each empty list.
 
-    Without a rule, no label would keep the nodes from being upgraded.
+    Without a MutexRule, no label would keep the nodes from being upgraded.
     """
     references = {"mutexRules": [{"name": "other"}], "mutexTargets": [{"name": "all"}]}
     invalid_run_config = upgrade.create_object(RUN_KIND, "bad", {"canary": {"name": "canary"}, **references})
@@ -83,7 +83,7 @@ def test_missing_and_invalid_rules_and_targets_are_named(upgrade: UpgradeScenari
 
 @proves("MUT-30", "MUT-51")
 def test_deleted_rule_of_active_run_is_reported(upgrade: UpgradeScenario) -> None:
-    """Check that the condition reports a deleted rule of the active run, even if the run config now names another rule.
+    """Check that the condition reports a deleted rule of the active run, even if the run config names another rule now.
 
     The run waits until the deleted rule exists again.
     """
@@ -101,7 +101,7 @@ def test_deleted_rule_of_active_run_is_reported(upgrade: UpgradeScenario) -> Non
 
 
 def test_check_run_ignores_event_of_own_status_write(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
-    """X-2: `check-run` ignores the update event of its own status write, and reacts only to a user's changes."""
+    """X-2: `check-run` ignores the update event that its status write causes, and reacts only to other changes."""
     upgrade.check_rule_and_target()
     check_run(upgrade)
     hint = build_resource_event(events.RESOURCE_UPDATED, upgrade.read_object(upgrade.run_config), RUN_KIND)
@@ -121,14 +121,14 @@ def test_check_run_ignores_event_of_own_status_write(upgrade: UpgradeScenario, a
     ],
 )
 def test_crd_rejects_invalid_run_config(upgrade: UpgradeScenario, spec: Object) -> None:
-    """Table 5.1: The CRD rejects a run config with a missing or invalid field."""
+    """Table 5.1: The CRD rejects a MutexRunConfig with a missing or invalid field."""
     run_spec = {name: value for name, value in {**upgrade.run_config["spec"], **spec}.items() if value is not None}
     with pytest.raises(Rejected, match=next(iter(spec))):
         upgrade.create_object(RUN_KIND, "refused", run_spec)
 
 
 def test_deletion_of_run_config_with_active_run_triggers_restore(upgrade: UpgradeScenario) -> None:
-    """MUT-51: `check-run` replies `run.restore_pending` if the run config is deleted during a run."""
+    """MUT-51: `check-run` replies `run.restore_pending` if the MutexRunConfig is deleted during a run."""
     upgrade.advance_to_jobs()
     upgrade.administrator_client.run(
         upgrade.administrator_client.api.request("DELETE", build_object_path(upgrade.run_config))

@@ -1,4 +1,4 @@
-"""Tests for `check-target`, which lists the nodes of a target's pools."""
+"""Tests for `check-target`, which lists the nodes of a target's MachineConfigPools."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def check_target(upgrade: UpgradeScenario, target: Object) -> Object:
 
 @proves("MUT-20", "MUT-21", "MUT-22")
 def test_nodes_of_all_pools_are_listed_once(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
-    """Check that the status lists each node that the labels and expressions of the pools select, and lists it once.
+    """Check that the target's status lists each node that its pools' labels and expressions select once.
 
-    The nodes are sorted by the order of their pools, then by name. A node that joins a pool is added to the list. The
-    step writes nothing else.
+    The nodes are sorted by the order of their pools, then by name. A node that joins a pool is added to the list.
+    `check-target` writes nothing else.
     """
     expressions: list[Object] = [
         {"key": "role", "operator": "In", "values": ["blue"]},
@@ -51,7 +51,7 @@ def test_nodes_of_all_pools_are_listed_once(upgrade: UpgradeScenario, audit_afte
 def test_target_with_missing_pool_is_invalid(upgrade: UpgradeScenario) -> None:
     """Check that a target with a missing pool is invalid and lists no nodes until the pool exists.
 
-    The condition names the pool.
+    The condition names the missing pool.
     """
     target = upgrade.create_object(TARGET_KIND, "late", {"machineConfigPools": ["blue", "green"]})
     checked_target = check_target(upgrade, target)
@@ -70,7 +70,7 @@ def test_crd_rejects_target_without_pools(upgrade: UpgradeScenario, spec: Object
 
 
 def test_check_target_ignores_event_of_own_status_write(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
-    """X-2: `check-target` ignores the update event of its own status write."""
+    """X-2: `check-target` ignores the update event that its status write causes."""
     check_target(upgrade, upgrade.target)
     count = len(audit_after_setup.list_writes_by())
     hint = build_resource_event(events.RESOURCE_UPDATED, upgrade.read_object(upgrade.target), TARGET_KIND)

@@ -1,4 +1,4 @@
-"""Tests for `claim-pools`, which claims the pools and records their original state before anything is changed."""
+"""Tests for `claim-pools`, which claims a run's pools and records their original state before they are changed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ STEPS_UNTIL_CLAIM = ("check-run", "detect-upgrade", "claim-pools")
 
 
 @proves("MUT-34", "MUT-44")
-def test_record_contains_original_state(upgrade: UpgradeScenario) -> None:
-    """Check that the record contains the pools' original `nodeSelector` and `paused`, and the nodes in order.
+def test_run_record_contains_original_state_of_pools(upgrade: UpgradeScenario) -> None:
+    """Check that the run's record contains the pools' original `nodeSelector` and `paused`, and the nodes in order.
 
-    `claim-pools` adds a finalizer to the run config and a claim to each pool, and changes no selector.
+    `claim-pools` adds a finalizer to the run config and a claim to each pool, but changes no selector.
     """
     upgrade.administrator_client.patch(pools.build_pool_path("blue"), {"spec": {"paused": True}})
     upgrade.check_rule_and_target()
@@ -58,11 +58,11 @@ def test_run_waits_for_pool_claimed_by_other_run(upgrade: UpgradeScenario) -> No
 
 
 @proves("MUT-44", "MUT-49", "MUT-35")
-def test_waiting_run_records_nothing(upgrade: UpgradeScenario) -> None:
-    """Check that a run that waits for the end of another run records nothing until then.
+def test_waiting_run_records_pools_after_other_run_has_finished(upgrade: UpgradeScenario) -> None:
+    """Check that a run that waits for another run records its pools only after the other run has finished.
 
-    The recorded original state therefore includes changes that are made while the run waits. Here, an administrator
-    changes a selector.
+    The record of the original state therefore includes changes that are made while the run waits. In this test, an
+    administrator changes a selector.
     """
     other_run = upgrade.create_other_active_run(startedAt="2026-01-01T00:00:00Z", turnAt="2026-01-01T00:00:00Z")
     upgrade.check_rule_and_target()
@@ -114,10 +114,10 @@ def test_claim_of_deleted_run_config_is_ignored(upgrade: UpgradeScenario) -> Non
 
 
 @proves("MUT-38")
-def test_worker_outside_all_targets_is_reported(upgrade: UpgradeScenario) -> None:
-    """Check that a worker outside all targets is named in a condition and in an Event.
+def test_worker_that_no_target_contains_is_reported(upgrade: UpgradeScenario) -> None:
+    """Check that a condition and an Event name a worker node that no target contains.
 
-    The worker has no rule label, so the canary would select and upgrade it.
+    The worker has no label of a rule, so the canary pool would select and upgrade it.
     """
     upgrade.patch_node_labels(upgrade.nodes[1], {"role": "green", WORKER_LABEL: "", VERSION_LABEL: OLD_VERSION})
     upgrade.check_rule_and_target()
@@ -135,7 +135,7 @@ def test_worker_outside_all_targets_is_reported(upgrade: UpgradeScenario) -> Non
 
 @proves("X-2")
 def test_repeated_event_gets_same_reply_and_does_not_change_record(upgrade: UpgradeScenario) -> None:
-    """Check that a repeated event gets the same reply and changes nothing in the record."""
+    """Check that a repeated event gets the same reply and does not change the run's record."""
     upgrade.check_rule_and_target()
     upgrade.run_steps(*STEPS_UNTIL_CLAIM)
     resource_version = upgrade.read_object(upgrade.run_config)["metadata"]["resourceVersion"]
@@ -145,10 +145,10 @@ def test_repeated_event_gets_same_reply_and_does_not_change_record(upgrade: Upgr
 
 @proves("MUT-49", "MUT-35")
 def test_selectors_edited_by_deleted_run_are_not_recorded_as_original(upgrade: UpgradeScenario) -> None:
-    """Check that a new run records the original selectors of the pools, not those that a deleted run has edited.
+    """Check that a new run records the pools' original selectors, not the selectors that a deleted run has edited.
 
-    The run config was deleted without its finalizer and created again. Its pools are claimed before a tick has restored
-    them, and one of its nodes has lost its labels.
+    The run config was deleted without its finalizer and created again. The new run claims the pools before a tick has
+    restored them, and one of their nodes has lost its labels.
     """
     upgrade.advance_to_jobs()
     upgrade.administrator_client.patch(build_object_path(upgrade.run_config), {"metadata": {"finalizers": None}})
@@ -167,8 +167,8 @@ def test_selectors_edited_by_deleted_run_are_not_recorded_as_original(upgrade: U
 
 
 @proves("MUT-51")
-def test_active_run_gets_its_finalizer_back(upgrade: UpgradeScenario) -> None:
-    """Check that an active run gets its finalizer back after a user replaced the run config with its manifest.
+def test_removed_finalizer_of_active_run_is_added_again(upgrade: UpgradeScenario) -> None:
+    """Check that an active run's finalizer is added again after a user replaced the run config with its manifest.
 
     Without the finalizer, a deletion would remove the run config before its pools are restored.
     """

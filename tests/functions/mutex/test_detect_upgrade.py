@@ -65,7 +65,7 @@ def test_upgrade_is_available_if_control_plane_is_newer_than_worker(
 def test_no_upgrade_is_available_for_targets_without_nodes(upgrade: UpgradeScenario) -> None:
     """Check that no upgrade is available for targets without nodes, even if workers outside the targets are older.
 
-    Otherwise a run would have no nodes to label, and its canary would select all workers.
+    Otherwise a run would have no nodes to label, and its canary pool would select all workers.
     """
     for name in upgrade.nodes:
         upgrade.patch_node_labels(name, {"role": "green"})
@@ -76,7 +76,7 @@ def test_no_upgrade_is_available_for_targets_without_nodes(upgrade: UpgradeScena
 
 
 @proves("C23")
-def test_cluster_version_may_be_named_cluster(upgrade: UpgradeScenario) -> None:
+def test_cluster_version_with_name_cluster_is_read(upgrade: UpgradeScenario) -> None:
     """Check that `detect-upgrade` reads the ClusterVersion `cluster` if none has the usual name `version`."""
     version_path = f"{CLUSTER_VERSIONS_PATH}/version"
     cluster_version = upgrade.administrator_client.get(version_path)
@@ -98,20 +98,20 @@ def test_cluster_version_may_be_named_cluster(upgrade: UpgradeScenario) -> None:
 
 
 def write_status(upgrade: UpgradeScenario, name: str, status: Object) -> None:
-    """Replace the whole status; a merge patch would drop null fields, one of which the schema requires."""
+    """Replace an object's whole status, because a merge patch would drop null fields, one of which is required."""
     json_patch = [{"op": "add", "path": "/status", "value": status}]
     upgrade.administrator_client.patch(f"{CLUSTER_VERSIONS_PATH}/{name}/status", json_patch, JSON_PATCH)
 
 
 def strip_for_recreation(manifest: Object) -> Object:
-    """Return only an object's apiVersion, kind and spec, so that it can be created again."""
+    """Return an object's apiVersion, kind and spec, which are enough to create the object again."""
     return {name: manifest[name] for name in ("apiVersion", "kind", "spec")}
 
 
 @proves("MUT-2")
 @pytest.mark.parametrize("version", [None, "newest"])
 def test_node_without_version_is_reported(upgrade: UpgradeScenario, version: str | None) -> None:
-    """Check that the condition names a node without a valid version, and that the run does not begin."""
+    """Check that the condition names a node that reports no valid version, and that the run does not begin."""
     upgrade.patch_node_labels(upgrade.nodes[1], {VERSION_LABEL: version})
     reply, conditions = detect_upgrade(upgrade)
     assert (reply, conditions["UpgradeChecked"]) == ("", "False")
@@ -123,7 +123,7 @@ def test_run_without_record_restores_pools_before_next_run(upgrade: UpgradeScena
     """Check that a run that lost its record restores its pools before a new run begins.
 
     Otherwise the new run would record the edited selectors as the original ones. The new run has a different id, so it
-    reuses no Job of the lost run.
+    reuses no Job of the previous run.
     """
     upgrade.advance_to_jobs()
     lost_run_id = upgrade.read_status()["record"]["id"]

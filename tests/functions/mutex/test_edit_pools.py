@@ -1,4 +1,4 @@
-"""Tests for `edit-pools`, which edits the selectors of the target pools and of the canary."""
+"""Tests for `edit-pools`, which edits the node selectors of the target pools and of the canary pool."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.proofs import proves
 
 @proves("MUT-36", "MUT-37", "C24", "C25")
 def test_labelled_node_belongs_to_target_and_released_node_to_canary(upgrade: UpgradeScenario) -> None:
-    """Check that a labelled node belongs to its target pool, and a node without rule labels to the canary.
+    """Check that a labelled node belongs to its target pool, and a node without rule labels to the canary pool.
 
-    The pools keep their matchLabels, and the canary loses its own expressions.
+    The pools keep their matchLabels, and the canary pool loses its own matchExpressions.
     """
     upgrade.advance_to_jobs()
     blue, canary = (upgrade.read_pool(name)["spec"]["nodeSelector"] for name in ("blue", "canary"))
@@ -33,8 +33,8 @@ def test_labelled_node_belongs_to_target_and_released_node_to_canary(upgrade: Up
 
 
 @proves("MUT-36")
-def test_changed_selector_is_edited_again(upgrade: UpgradeScenario) -> None:
-    """Check that a selector that another client changed is edited again, and a correct selector is not written."""
+def test_node_selector_changed_by_other_client_is_edited_again(upgrade: UpgradeScenario) -> None:
+    """Check that a node selector is edited again after another client changed it, and is otherwise not written."""
     upgrade.advance_to_jobs()
     edited = upgrade.read_pool("canary")
     assert upgrade.run_step("edit-pools", events.NODES_LABELLED) == events.POOLS_EDITED
@@ -49,7 +49,7 @@ def test_changed_selector_is_edited_again(upgrade: UpgradeScenario) -> None:
 @proves("MUT-36", "MUT-44", "MUT-49")
 @pytest.mark.parametrize("owner_exists", [False, True])
 def test_pool_with_invalid_claim_is_claimed_and_edited_again(upgrade: UpgradeScenario, owner_exists: bool) -> None:
-    """Check that a pool is claimed and edited again if its claim names a run config without a run.
+    """Check that a MachineConfigPool is claimed and edited again if its claim names a run config without a run.
 
     A user may have applied a backup of the pool from an earlier run.
     """
@@ -72,13 +72,13 @@ def test_pool_with_invalid_claim_is_claimed_and_edited_again(upgrade: UpgradeSce
 @pytest.mark.slow
 @proves("MUT-37", "MUT-36", "MUT-1")
 @pytest.mark.parametrize(("rejected_pool", "other_pool"), [("blue", "green"), ("green", "blue")])
-def test_rejected_target_pool_write_delays_only_canary_write(
+def test_rejected_target_pool_write_delays_only_canary_pool_write(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy, rejected_pool: str, other_pool: str
 ) -> None:
-    """Check that a rejected write of a target pool delays the write of the canary, but not of another target pool.
+    """Check that a rejected write of a target pool delays the canary pool's write, but not that of another target pool.
 
-    The repairs of all three pools are recorded. If another client changes a pool again, the next tick repairs it, and
-    not the pool's update event. The condition contains the error.
+    The repairs of all three pools are recorded. If another client changes a pool again, the next tick makes the repair
+    instead of the pool's update event. The condition contains the error.
     """
     upgrade.add_pool("green")
     upgrade.advance_to_jobs()
@@ -112,7 +112,7 @@ def test_rejected_target_pool_write_delays_only_canary_write(
 def test_slow_write_of_only_target_pool_may_use_most_of_step_time(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that the write of the only target pool may use nearly all of the time that `edit-pools` has for its writes.
+    """Check that the write of the only target pool may use nearly all of the time that `edit-pools` has for writes.
 
     An admission webhook may take more than half of that time.
     """
@@ -128,10 +128,10 @@ def test_slow_write_of_only_target_pool_may_use_most_of_step_time(
 
 @proves("MUT-36", "MUT-44")
 @pytest.mark.parametrize("is_label_step_done", [True, False])
-def test_canary_is_not_edited_without_nodes_to_label(upgrade: UpgradeScenario, is_label_step_done: bool) -> None:
-    """Check that the canary is not edited if no nodes are left to label, and that the pools are restored.
+def test_canary_pool_is_not_edited_without_nodes_to_label(upgrade: UpgradeScenario, is_label_step_done: bool) -> None:
+    """Check that the canary pool is not edited if no nodes are left to label, and that all pools are restored.
 
-    Otherwise the canary would select all workers without a label, and they would be upgraded without a Job.
+    Otherwise the canary pool would select all workers without a label, which would be upgraded without a Job.
     """
     upgrade.check_rule_and_target()
     upgrade.run_steps(*BEFORE_JOBS[: BEFORE_JOBS.index("label-nodes") + is_label_step_done])

@@ -1,4 +1,4 @@
-"""Fuzz test for the mutex's steps: they reject or ignore invalid event data, and never respond with 500 (X-1)."""
+"""Fuzz test for the steps of the upgrade mutex, which never respond with 500 to invalid event data (X-1)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def build_valid_event(upgrade: UpgradeScenario, step: str, event_type: str) -> C
     ("step", "event_type"), STEP_AND_EVENT_TYPE_CASES, ids=lambda value: value.removeprefix("dev.nodemaintenance.")
 )
 def test_corrupt_event_data_crashes_no_mutex_step(upgrade: UpgradeScenario, step: str, event_type: str) -> None:
-    """X-1: A step never crashes if any one field of the event data has an arbitrary JSON value."""
+    """X-1: A step never crashes if a field of the event data has an arbitrary JSON value."""
     upgrade.advance_to_jobs()
     valid_event = build_valid_event(upgrade, step, event_type)
     post = build_post_function(upgrade.functions, step, valid_event, event_type)

@@ -21,12 +21,12 @@ from tests.workload import Workload
 
 RULE_NODE_LABEL = f"{RULE_LABEL_PREFIX}only.node-upgrade-mutex-operator"
 MAX_DELIVERIES = 20
-"""Number of deliveries after which a test gives up. Each delivery has 1.6 s for its requests."""
+"""Number of deliveries after which a test fails; each delivery has 1.6 s for its requests."""
 
 
 @proves("MUT-35")
-def test_each_node_gets_label_per_rule(upgrade: UpgradeScenario) -> None:
-    """Check that each node, even an upgraded one, gets a label for each rule, and the label of the run.
+def test_each_node_gets_label_of_each_rule(upgrade: UpgradeScenario) -> None:
+    """Check that each node, even an upgraded node, gets a label for each MutexRule and the label of the run.
 
     The event source selects nodes by the run's label.
     """
@@ -40,9 +40,9 @@ def test_each_node_gets_label_per_rule(upgrade: UpgradeScenario) -> None:
 
 @proves("MUT-38", "MUT-35")
 def test_worker_that_joined_after_claim_is_reported(upgrade: UpgradeScenario, workload: Workload) -> None:
-    """Check that a worker that joined after the claim is reported before the canary could select it.
+    """Check that a worker that joined after the run claimed its pools is reported before the canary pool is edited.
 
-    Neither this worker nor a recreated node is part of the run, although both belong to the target.
+    Neither such a worker nor a recreated node is part of the run, although both belong to the target.
     """
     upgrade.check_rule_and_target()
     upgrade.run_steps("check-run", "detect-upgrade", "claim-pools", "pause-pools")
@@ -90,8 +90,8 @@ def test_run_with_pause_early_waits_for_control_plane(upgrade: UpgradeScenario, 
 
 
 @proves("MUT-32")
-def test_run_checks_control_plane_again_after_waiting_for_its_turn(upgrade: UpgradeScenario) -> None:
-    """Check that a run that waited for its turn checks the control plane again before it labels nodes.
+def test_run_checks_control_plane_again_after_waiting_for_other_run(upgrade: UpgradeScenario) -> None:
+    """Check that a run that waited for another run checks the control plane again before it labels nodes.
 
     The control plane was upgraded when the run began, but a later version is desired now.
     """
@@ -124,7 +124,7 @@ def test_run_waits_for_control_plane_after_pause_early_is_unset(upgrade: Upgrade
 @pytest.mark.slow
 @proves("MUT-43", "X-2")
 def test_late_event_does_not_label_released_node(upgrade: UpgradeScenario) -> None:
-    """Check that a late event labels the nodes that are not released yet, but not a released node."""
+    """Check that a late event labels the nodes that have not been released yet, but not a released node."""
     released_node = upgrade.advance_to_release()
     upgrade.patch_node_labels(upgrade.nodes[1], {RULE_NODE_LABEL: None})
     assert upgrade.run_step("label-nodes", events.POOLS_PAUSED) == events.NODES_LABELLED
@@ -141,9 +141,9 @@ def test_rejected_node_write_does_not_block_later_nodes(
     monkeypatch: pytest.MonkeyPatch,
     min_batch_seconds: float,
 ) -> None:
-    """Check that a rejected node write does not keep later nodes from being labelled; the condition contains the error.
+    """Check that a rejected node write does not keep later nodes from being labelled, and that a condition reports it.
 
-    If `label-nodes` runs out of time, it emits no event to continue immediately; the next tick continues the labelling.
+    If the deadline of `label-nodes` passes, it emits no event to continue immediately, but the next tick continues.
     """
     monkeypatch.setattr(label_nodes, "BATCH_SIZE", 1)
     monkeypatch.setattr(label_nodes, "MIN_BATCH_SECONDS", min_batch_seconds)
@@ -187,8 +187,8 @@ def test_hanging_write_does_not_block_later_nodes(
 
 
 @proves("MUT-35")
-def test_pass_selects_unlabelled_nodes(upgrade: UpgradeScenario) -> None:
-    """Check that a pass selects only nodes without a label, so that each pass of a large run labels different nodes."""
+def test_pass_labels_only_unlabelled_nodes(upgrade: UpgradeScenario) -> None:
+    """Check that a pass labels only nodes without the labels, so that each pass of a large run labels other nodes."""
     upgrade.advance_to_jobs()
     upgrade.patch_node_labels(upgrade.nodes[1], {RULE_NODE_LABEL: None})
 

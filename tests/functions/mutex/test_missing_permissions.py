@@ -1,4 +1,4 @@
-"""Tests for a step without a permission: a condition reports the error, and a later tick resumes the run (MUT-1)."""
+"""Tests that a condition reports a step's missing permission, and that a later tick resumes the run (MUT-1)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REVOKED_PERMISSIONS = (
     ("label-nodes", "nodes", "patch", "MutexRulesApplied"),
     ("edit-pools", "machineconfigpools", "patch", "MCPUpdated"),
 )
-"""Step, resource, revoked verb, and the condition that reports the rejection."""
+"""Step, resource, revoked verb, and type of the condition that reports the error."""
 TRIGGER_BY_STEP = {
     "detect-upgrade": events.RUN_VALIDATED,
     "claim-pools": events.UPGRADE_DETECTED,
@@ -40,7 +40,7 @@ TRIGGER_BY_STEP = {
 def revoke_permission(
     upgrade: UpgradeScenario, local_cluster: LocalCluster, step: str, resource: str, verb: str
 ) -> Iterator[None]:
-    """Revoke a permission of the step's role during the block; wait until the API server applies each change."""
+    """Revoke a permission of the step's role in the `with` block; wait until the API server applies each change."""
     path, client = f"{CLUSTER_ROLES_PATH}/nodemaintenance-{step}", upgrade.functions.clusters[step]
     rules = upgrade.administrator_client.get(path)["rules"]
     [group] = [group for rule in rules if resource in rule["resources"] for group in rule["apiGroups"]]
@@ -55,7 +55,7 @@ def revoke_permission(
         upgrade.administrator_client.patch(path, {"rules": [rule for rule in remaining_rules if rule["verbs"]]})
         wait_until_ready(
             f"revoked permission of {step}",
-            partial(has_review_result, client, attributes, False),
+            partial(has_access_review_result, client, attributes, False),
             local_cluster.servers,
         )
         yield
@@ -63,13 +63,13 @@ def revoke_permission(
         upgrade.administrator_client.patch(path, {"rules": rules})
         wait_until_ready(
             f"restored permission of {step}",
-            partial(has_review_result, client, attributes, True),
+            partial(has_access_review_result, client, attributes, True),
             local_cluster.servers,
         )
 
 
-def has_review_result(client: SyncClient, attributes: dict[str, str], allowed: bool) -> bool:
-    """Return whether an access review for the client's account has the result `allowed`."""
+def has_access_review_result(client: SyncClient, attributes: dict[str, str], allowed: bool) -> bool:
+    """Return whether a SelfSubjectAccessReview of the client has the result `allowed`."""
     review = client.create(ACCESS_REVIEWS_PATH, {"spec": {"resourceAttributes": attributes}})
     return bool(review["status"]["allowed"]) is allowed
 
@@ -79,7 +79,7 @@ def has_review_result(client: SyncClient, attributes: dict[str, str], allowed: b
 def test_missing_permission_is_reported_and_run_continues_later(
     upgrade: UpgradeScenario, idle_cluster: LocalCluster, step: str, resource: str, verb: str, condition_type: str
 ) -> None:
-    """Check that a condition names the verb that a step may not use, and that the step succeeds with the permission.
+    """Check that a condition names the verb that a step may not use, and that the step succeeds once it is permitted.
 
     Without the permission, the step emits no event for the next step. Later steps do nothing even if they get an event.
     """

@@ -1,4 +1,4 @@
-"""Tests for `pause-pools`, which pauses the target pools when it is the run's turn."""
+"""Tests for `pause-pools`, which pauses a run's target pools once no other run upgrades nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS_UNTIL_CLAIM = ("check-run", "detect-upgrade", "claim-pools")
 
 @proves("MUT-34")
 def test_target_pool_is_paused_once(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
-    """Check that a repeated event pauses each target pool only once, and that the canary is not paused."""
+    """Check that a repeated event pauses each target pool only once, and that the canary pool is not paused."""
     upgrade.check_rule_and_target()
     upgrade.run_steps(*STEPS_UNTIL_CLAIM, "pause-pools")
     assert upgrade.run_step("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
@@ -33,9 +33,9 @@ def test_target_pool_is_paused_once(upgrade: UpgradeScenario, audit_after_setup:
 
 @proves("MUT-34")
 def test_already_paused_pool_is_named_and_not_written(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
-    """Check that a pool that was already paused is not written, and is named in the condition.
+    """Check that a MachineConfigPool that was already paused is not written, and that the condition names it.
 
-    A pool that the run itself has paused is not named.
+    The condition does not name a pool that the run itself has paused.
     """
     upgrade.add_pool("green")
     upgrade.administrator_client.patch(pools.build_pool_path("blue"), {"spec": {"paused": True}})
@@ -71,7 +71,7 @@ def test_skip_tls_verify_disables_verification_only_if_set(upgrade: UpgradeScena
 
 @proves("MUT-33", "MUT-1")
 def test_pool_claimed_by_other_run_is_not_paused(upgrade: UpgradeScenario) -> None:
-    """Check that a pool that another run has claimed is not paused, and that the condition reports it."""
+    """Check that a MachineConfigPool claimed by another run is not paused, and that the condition reports the claim."""
     upgrade.check_rule_and_target()
     upgrade.run_steps(*STEPS_UNTIL_CLAIM)
     other_uid = upgrade.create_other_active_run()["metadata"]["uid"]
@@ -87,7 +87,7 @@ def test_pool_claimed_by_other_run_is_not_paused(upgrade: UpgradeScenario) -> No
 
 @proves("MUT-33", "MUT-49")
 def test_replaced_pool_is_claimed_and_paused_again(upgrade: UpgradeScenario) -> None:
-    """Check that a pool that a user replaced with its manifest is claimed and paused again.
+    """Check that a MachineConfigPool that a user replaced with its manifest is claimed and paused again.
 
     The manifest contains neither the claim nor the pause. A replaced canary is only claimed.
     """
@@ -108,7 +108,7 @@ def test_replaced_pool_is_claimed_and_paused_again(upgrade: UpgradeScenario) -> 
 @proves("MUT-33", "MUT-44", "MUT-49")
 @pytest.mark.parametrize("owner_exists", [False, True])
 def test_pool_with_invalid_claim_is_claimed_and_paused_again(upgrade: UpgradeScenario, owner_exists: bool) -> None:
-    """Check that a pool is claimed and paused again if its claim names a run config without a run.
+    """Check that a MachineConfigPool is claimed and paused again if its claim names a run config without a run.
 
     A user may have applied a backup of the pool from an earlier run, whose run config is deleted or has no run.
     """
@@ -136,10 +136,10 @@ def test_rejected_pool_write_does_not_block_other_pools(
     rejected_pool: str,
     other_pool: str,
 ) -> None:
-    """Check that a rejected write of one pool does not keep another pool from being paused.
+    """Check that a rejected write of a MachineConfigPool does not keep another pool from being paused.
 
     The condition contains the error. During a run, the repairs of both pools are recorded. If another client changes a
-    pool again, the next tick repairs it, and not the pool's update event. At the beginning of a run, no node is
+    pool again, the next tick makes the repair instead of the pool's update event. At the beginning of a run, no node is
     labelled before all pools are paused.
     """
     upgrade.add_pool("green")
@@ -180,9 +180,9 @@ def test_rejected_pool_write_does_not_block_other_pools(
 def test_conflicting_pool_write_is_retried_immediately(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that a conflict makes the broker redeliver the event, even if the write of another pool was rejected.
+    """Check that a conflict on one pool makes the broker redeliver the event, even if another pool's write is rejected.
 
-    A rejection alone would be retried only at the next tick.
+    Without the conflict, the rejected write would be retried only at the next tick.
     """
     upgrade.add_pool("green")
     upgrade.advance_to_jobs()
@@ -201,7 +201,7 @@ def test_conflicting_pool_write_is_retried_immediately(
 def test_hanging_write_does_not_block_pausing_other_pools(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that a pool whose write hangs does not keep other pools from being paused and recorded.
+    """Check that a hanging write of a MachineConfigPool does not keep other pools from being paused and recorded.
 
     The broker redelivers the event.
     """
@@ -222,7 +222,7 @@ def test_hanging_write_does_not_block_pausing_other_pools(
 def test_slow_write_of_only_unpaused_pool_may_use_most_of_step_time(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that the write of the only unpaused pool may use nearly all of the time that `pause-pools` has for writes.
+    """Check that the write of the only unpaused pool may use nearly all the time that `pause-pools` has for writes.
 
     An admission webhook may take more than half of that time.
     """
@@ -265,16 +265,17 @@ def test_run_waits_for_active_run_on_other_pools(upgrade: UpgradeScenario, recor
 
 
 @proves("MUT-44")
-def test_two_runs_that_take_turn_concurrently_withdraw(upgrade: UpgradeScenario) -> None:
-    """Check that two runs withdraw if each of them records at the same time that it is its turn to upgrade nodes.
+def test_two_runs_that_record_turn_at_concurrently_withdraw(upgrade: UpgradeScenario) -> None:
+    """Check that two runs withdraw if both record `turnAt`, and thus the right to upgrade nodes, at the same time.
 
-    Each run sees the other run when it checks all runs again. At the next tick, the run that began first continues.
+    Each run finds the other one when it checks all runs again. At the next tick, the run that began first continues.
     """
     upgrade.check_rule_and_target()
     upgrade.run_steps(*STEPS_UNTIL_CLAIM)
+    # The process that wrote this record was killed before it checked the other runs again.
     upgrade.administrator_client.patch(
         f"{build_object_path(upgrade.run_config)}/status", {"status": {"record": {"turnAt": "2026-01-01T00:00:00Z"}}}
-    )  # The record is that of a process that was killed before it checked the other runs again.
+    )
     other_run = upgrade.create_other_active_run(startedAt="2099-01-01T00:00:00Z", turnAt="2026-01-01T00:00:00Z")
 
     assert upgrade.run_step("pause-pools", events.POOLS_CLAIMED) == ""

@@ -1,7 +1,7 @@
 """Tests that the real CRDs of OpenShift and KubeVirt accept the objects of the requirements documents.
 
 The CRDs reject a ClusterVersion without `spec.clusterID`, which document 004 does not mention. They also reject a
-ClusterVersion whose `status.history` is a string (C23), a pool whose `paused` is a string, and a virtual machine
+ClusterVersion whose `status.history` is a string (C23), a MachineConfigPool whose `paused` is a string, and a VM
 without a template. They accept objects that only KubeVirt's webhook rejects, such as a virtual machine with an unknown
 run strategy (C15).
 """
@@ -55,7 +55,7 @@ def build_virtual_machine(version: str = "v1", **spec_fields: Any) -> Object:
 
 
 def create_by_dry_run(cluster: LocalCluster, manifest: Object) -> str:
-    """Create an object by a dry run that rejects unknown fields, and return kubectl's output."""
+    """Create an object with a dry run that rejects unknown fields, and return kubectl's output."""
     arguments = ("create", "--dry-run=server", "--validate=strict", "-f", "-")
     result = cluster.kubectl(*arguments, input=json.dumps(manifest), check=False)
     return result.stdout + result.stderr
@@ -73,7 +73,7 @@ def create_by_dry_run(cluster: LocalCluster, manifest: Object) -> str:
         pytest.param(build_virtual_machine(runStrategy="Running"), id="the run strategy of document 003"),
     ],
 )
-def test_documented_object_is_accepted(idle_cluster: LocalCluster, manifest: Object) -> None:
+def test_object_of_requirements_document_is_accepted_by_real_crd(idle_cluster: LocalCluster, manifest: Object) -> None:
     """Check that the CRDs of OpenShift and KubeVirt accept the objects of the requirements documents."""
     assert f"/{manifest['metadata']['name']} created (server dry run)\n" in create_by_dry_run(idle_cluster, manifest)
 

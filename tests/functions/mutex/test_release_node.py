@@ -1,4 +1,4 @@
-"""Tests for `release-node`, which releases one node when all its Jobs are complete."""
+"""Tests for `release-node`, which releases one node for its upgrade after all the node's Jobs are complete."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from tests.proofs import proves
 from tests.workload import Workload
 
 REPAIR_BY_CHANGE = {"paused": ("pause-pools", events.POOLS_CLAIMED), "edited": ("edit-pools", events.NODES_LABELLED)}
-"""Change of a pool that another client undid → the step that repeats it, and the event that triggers the step."""
+"""Pool change that another client undid → the step that repeats the change, and the event that triggers the step."""
 
 
 @pytest.mark.slow
 @proves("MUT-43", "MUT-44")
-def test_node_labels_are_removed_in_one_write_after_node_is_recorded(
+def test_labels_of_released_node_are_removed_in_one_write_after_record(
     upgrade: UpgradeScenario, audit_after_setup: AuditLog
 ) -> None:
-    """Check that the node's name is recorded first, and that all its labels are then removed in one write.
+    """Check that the released node is recorded first, and that all its labels are then removed in one write.
 
-    The other node keeps its labels. A repeated event causes no write.
+    The run's other node keeps its labels. A repeated event causes no write.
     """
     name = upgrade.advance_to_release()
     writes = [
@@ -85,10 +85,10 @@ def test_node_is_not_released_before_its_jobs_are_complete(upgrade: UpgradeScena
 
 @pytest.mark.slow
 @proves("MUT-36")
-def test_undone_changes_are_repaired_before_release(upgrade: UpgradeScenario) -> None:
-    """Check that the labels of other nodes, the canary's selector and a pool's pause are restored before the release.
+def test_changes_undone_by_other_client_are_repaired_before_release(upgrade: UpgradeScenario) -> None:
+    """Check that other nodes' labels, the canary pool's selector and a pool's pause are repaired before the release.
 
-    The labels are restored before the canary's selector, because the canary selects nodes without labels.
+    The labels are repaired before that selector, because the canary pool selects nodes without labels.
     """
     advance_to_prejobs_done(upgrade)
     other_node = upgrade.nodes[1]
@@ -114,10 +114,10 @@ def test_undone_changes_are_repaired_before_release(upgrade: UpgradeScenario) ->
         ("edited", {"nodeSelector": {"matchExpressions": None}}, events.POOLS_PAUSED),
     ],
 )
-def test_release_waits_for_tick_if_pool_is_changed_back_within_seconds(
+def test_release_waits_for_tick_if_pool_repair_is_undone_within_seconds(
     upgrade: UpgradeScenario, state: str, original_fields: Object, event_type: str
 ) -> None:
-    """Check that no node is released if another client changes a pool back within seconds of its repair.
+    """Check that no node is released if another client undoes the repair of a pool within seconds.
 
     The next repair waits for a tick. Otherwise `release-node` and the repairing step would keep triggering each other.
     The condition reports the conflict only once.
@@ -150,8 +150,8 @@ def test_release_waits_for_tick_if_pool_is_changed_back_within_seconds(
 
 @pytest.mark.slow
 @proves("MUT-36")
-def test_no_node_is_released_without_unpaused_canary(upgrade: UpgradeScenario) -> None:
-    """Check that no node is released while the canary is paused or missing, even before `check-run` detects it."""
+def test_no_node_is_released_without_unpaused_canary_pool(upgrade: UpgradeScenario) -> None:
+    """Check that no node is released while the canary pool is paused or missing, even before `check-run` reports it."""
     advance_to_prejobs_done(upgrade)
     upgrade.administrator_client.patch(pools.build_pool_path("canary"), {"spec": {"paused": True}})
     assert upgrade.run_step("release-node", events.NODE_PREJOBS_DONE) == ""
@@ -174,7 +174,7 @@ def test_no_node_is_released_without_unpaused_canary(upgrade: UpgradeScenario) -
 def test_no_node_is_released_during_control_plane_upgrade(upgrade: UpgradeScenario) -> None:
     """Check that no node is released while the control plane is being upgraded to a later version.
 
-    The conditions report the upgrade, and the node is released when the control plane has reached that version.
+    The conditions report the control plane's upgrade. The node is released after it.
     """
     advance_to_prejobs_done(upgrade)
     upgrade.cvo.set_desired_version("4.16.5", "Partial")
@@ -207,8 +207,8 @@ def test_released_node_stays_released(upgrade: UpgradeScenario) -> None:
 
 @pytest.mark.slow
 @proves("MUT-35")
-def test_node_recreated_before_release_is_dropped(upgrade: UpgradeScenario) -> None:
-    """Check that a node that was recreated before its release is dropped, even if the release has to wait.
+def test_node_recreated_before_release_is_dropped_from_run(upgrade: UpgradeScenario) -> None:
+    """Check that a node that was recreated before its release is dropped from the run, even if the release is delayed.
 
     The recreated node is not part of the run, so no node is recorded as released.
     """
@@ -276,7 +276,7 @@ def test_maintenance_requested_by_job_of_run_does_not_delay_release(
 @pytest.mark.slow
 @proves("MUT-43", "X-3")
 def test_node_without_run_label_is_released(upgrade: UpgradeScenario) -> None:
-    """Check that a node that has lost the run's label is released, and gets the label back.
+    """Check that a node from which another client removed the run's label gets the label again and is released.
 
     Otherwise `release-node` and `await-version` would keep triggering each other.
     """
@@ -291,7 +291,7 @@ def test_node_without_run_label_is_released(upgrade: UpgradeScenario) -> None:
 @pytest.mark.slow
 @proves("MUT-43", "MUT-44")
 def test_node_with_other_runs_label_is_not_recorded_as_released(upgrade: UpgradeScenario) -> None:
-    """Check that a node with another run's label is not recorded as released, because its rule labels would remain.
+    """Check that a node with another run's label is not recorded as released, because it would keep its rule labels.
 
     The condition reports the other run, and no event is emitted.
     """

@@ -1,4 +1,4 @@
-"""Tests for `restore-pools`, which restores pools and nodes to their state before the run."""
+"""Tests for `restore-pools`, which restores MachineConfigPools and nodes to their state before the run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_pool_specs(upgrade: UpgradeScenario) -> dict[str, Object]:
 @proves("MUT-51", "MUT-49")
 @pytest.mark.parametrize("step_count", range(3, len(BEFORE_JOBS) + 1))
 def test_run_deleted_before_first_job_restores_pools_and_nodes(upgrade: UpgradeScenario, step_count: int) -> None:
-    """Check that a run that is deleted before its first Job restores all pools and nodes, whichever step ran last."""
+    """Check that all pools and nodes are restored if a run is deleted before its first Job, whichever step ran last."""
     upgrade.check_rule_and_target()
     upgrade.run_steps(*BEFORE_JOBS[:step_count])
     upgrade.administrator_client.run(
@@ -63,7 +63,7 @@ def advance_to_prejobs_done(upgrade: UpgradeScenario) -> None:
 
 
 def advance_to_all_nodes_done(upgrade: UpgradeScenario) -> None:
-    """Advance the run until all nodes are done, but do not restore the pools."""
+    """Advance the run until all nodes are upgraded, but do not restore the pools."""
     upgrade.advance_to_jobs()
     node_records = {name: {"cleanedAt": "2026-01-01T00:00:00Z"} for name in upgrade.nodes}
     upgrade.administrator_client.patch(
@@ -79,9 +79,9 @@ def advance_to_all_nodes_done(upgrade: UpgradeScenario) -> None:
 def test_run_deleted_between_nodes_restores_pools_and_nodes(
     upgrade: UpgradeScenario, advance: Callable[[UpgradeScenario], None], stage: Stage
 ) -> None:
-    """Check that a run deleted between the upgrades of two nodes restores all pools and nodes; late events do nothing.
+    """Check that all pools and nodes are restored if a run is deleted between two nodes' upgrades, despite late events.
 
-    The two tested stages of a run are very short, so a deletion rarely falls into one of them.
+    The two tested stages of a run are so short that in other tests a deletion rarely occurs in one of them.
     """
     advance(upgrade)
     assert run_record.compute_stage(upgrade.read_object(upgrade.run_config)) is stage
@@ -101,7 +101,7 @@ def test_run_deleted_between_nodes_restores_pools_and_nodes(
 @pytest.mark.slow
 @proves("MUT-51", "MUT-34")
 def test_pool_paused_before_deleted_run_stays_paused(upgrade: UpgradeScenario) -> None:
-    """Check that a pool that an administrator paused before the run stays paused after the run is deleted."""
+    """Check that a MachineConfigPool that was paused before the run stays paused after the run is deleted."""
     upgrade.administrator_client.patch(build_pool_path("blue"), {"spec": {"paused": True}})
     upgrade.advance_to_jobs()
     upgrade.administrator_client.run(
@@ -127,7 +127,7 @@ def test_pools_of_active_run_are_not_restored(upgrade: UpgradeScenario) -> None:
 def test_run_without_record_restores_documented_selectors(upgrade: UpgradeScenario) -> None:
     """Check that a run without a record restores the selectors that document 004 describes.
 
-    The canary gets `isCanary Exists` again, and the target pool loses the run's expressions.
+    The canary pool gets `isCanary Exists` again, and the target pool loses the run's matchExpressions.
     """
     upgrade.advance_to_jobs()
     upgrade.administrator_client.patch(f"{build_object_path(upgrade.run_config)}/status", {"status": {"record": None}})
@@ -138,7 +138,7 @@ def test_run_without_record_restores_documented_selectors(upgrade: UpgradeScenar
 
 @proves("MUT-49", "MUT-51")
 def test_pool_without_claim_is_restored(upgrade: UpgradeScenario) -> None:
-    """Check that a pool is restored even if another client removed its claim during the run."""
+    """Check that a MachineConfigPool is restored even if another client removed its claim during the run."""
     upgrade.advance_to_jobs()
     upgrade.administrator_client.patch(build_pool_path("blue"), {"metadata": {"annotations": None}})
     upgrade.administrator_client.delete(
@@ -153,7 +153,7 @@ def test_pool_without_claim_is_restored(upgrade: UpgradeScenario) -> None:
 @proves("MUT-49", "MUT-51")
 @pytest.mark.parametrize("owner_exists", [False, True])
 def test_pool_with_invalid_claim_is_restored(upgrade: UpgradeScenario, owner_exists: bool) -> None:
-    """Check that a pool is restored even if its claim names a run config without a run.
+    """Check that a MachineConfigPool is restored even if its claim names a run config without a run.
 
     A user may have applied a manifest of the pool from an earlier run.
     """
@@ -171,12 +171,12 @@ def test_pool_with_invalid_claim_is_restored(upgrade: UpgradeScenario, owner_exi
 
 
 @proves("MUT-1", "MUT-51")
-def test_stuck_deletion_is_reported_once(
+def test_stuck_deletion_of_run_config_is_reported_once(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that the condition of a stuck deletion names the rejected verb, and is written only once.
+    """Check that the condition of a run config whose deletion is stuck names the rejected verb and is written once.
 
-    Each status write causes an event that triggers `restore-pools` again, so a write per attempt would loop endlessly.
+    Each status write causes an event that triggers `restore-pools`, so a write per attempt would cause an endless loop.
     """
     upgrade.advance_to_jobs()
     upgrade.administrator_client.delete(
@@ -198,7 +198,7 @@ def test_stuck_deletion_is_reported_once(
 
 
 def delete_run(upgrade: UpgradeScenario) -> str:
-    """Delete the run while its first Job is due, and return the type of the event that restores the pools."""
+    """Delete the run while its first Job is due, and return the type of the event that triggers the restoration."""
     upgrade.advance_to_jobs()
     upgrade.administrator_client.delete(
         build_object_path(upgrade.run_config), uid=upgrade.run_config["metadata"]["uid"]
@@ -207,7 +207,7 @@ def delete_run(upgrade: UpgradeScenario) -> str:
 
 
 def complete_run(upgrade: UpgradeScenario) -> str:
-    """Complete the run's last node, and return the type of the event that restores the pools."""
+    """Complete the run's last node, and return the type of the event that triggers the restoration of the pools."""
     advance_to_all_nodes_done(upgrade)
     upgrade.run_step("run-job", events.NODE_DONE)
     return events.RUN_NODES_DONE
@@ -227,9 +227,9 @@ def test_rejected_pool_write_does_not_block_restoring_other_pools(
     rejected_pool: str,
     other_pool: str,
 ) -> None:
-    """Check that a rejected write of one pool does not keep other pools from being restored, but delays the run's end.
+    """Check that a rejected write of a pool delays the end of the run, but not the restoration of other pools.
 
-    An administrator's later change of a restored pool is kept.
+    An administrator's later change to a restored pool is kept.
     """
     upgrade.add_pool("green")
     original_specs = {**upgrade.original_pool_specs, "green": upgrade.read_pool("green")["spec"]}
@@ -278,12 +278,12 @@ def test_rejected_pool_write_does_not_block_restoring_other_pools(
 
 
 @proves("MUT-49", "MUT-51", "X-3")
-def test_reedited_canary_is_restored_again(
+def test_canary_pool_edited_after_restoration_is_restored_again(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that a restored canary is restored again if a user applies a manifest with the run's selector.
+    """Check that a restored canary pool is restored again if a user applies a manifest with the run's selector.
 
-    A canary with that selector would select each node whose labels are removed.
+    A canary pool with that selector would select each node whose labels are removed.
     """
     upgrade.advance_to_jobs()
     edited_spec = upgrade.read_pool("canary")["spec"]
@@ -303,16 +303,16 @@ def test_reedited_canary_is_restored_again(
 
 @proves("MUT-44", "MUT-49", "MUT-51")
 @pytest.mark.parametrize("end_run", [delete_run, complete_run])
-def test_nothing_is_restored_while_canary_write_is_rejected(
+def test_no_pool_or_node_is_restored_while_canary_pool_write_is_rejected(
     upgrade: UpgradeScenario,
     proxied_functions: Functions,
     fault_proxy: FaultProxy,
     end_run: Callable[[UpgradeScenario], str],
 ) -> None:
-    """Check that nothing else is restored while the canary's write is rejected.
+    """Check that no other pool or node is restored while the write of the canary pool is rejected.
 
-    The canary would select each node whose labels are removed. A released node would belong to two pools if its own
-    pool were restored.
+    The canary pool would select each node whose labels are removed. A released node would belong to two pools if its
+    own pool were restored.
     """
     event_type = end_run(upgrade)
     edited_specs = read_pool_specs(upgrade)
@@ -330,9 +330,9 @@ def test_nothing_is_restored_while_canary_write_is_rejected(
 def test_rejected_node_write_does_not_block_restoring_pools(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that a rejected node write does not keep the pools from being restored, but delays the run's end.
+    """Check that a rejected write of a node delays the end of the run, but not the restoration of the pools.
 
-    The selectors are restored first, so the node's labels no longer have an effect.
+    The pools' selectors are restored first, so the node's labels no longer have an effect.
     """
     event_type = delete_run(upgrade)
     fault_proxy.inject(lambda request: Fault(403, "a webhook") if request == "patch nodes 1" else None)
@@ -360,7 +360,7 @@ def test_hanging_write_does_not_block_restoring_other_pools(
     hanging_request: str,
     restored_pools: list[str],
 ) -> None:
-    """Check that a hanging write of a pool or a node does not keep other pools from being restored.
+    """Check that a hanging write of a pool or a node does not delay the restoration of other pools.
 
     The broker redelivers the event.
     """
@@ -383,10 +383,10 @@ def test_hanging_write_does_not_block_restoring_other_pools(
 
 
 @proves("MUT-49", "MUT-51", "X-6")
-def test_slow_write_of_canary_may_use_most_of_step_time(
+def test_slow_write_of_canary_pool_may_use_most_of_step_time(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that the canary's write may use nearly all of the step's time, because the target pools wait for it.
+    """Check that the canary pool's write may use nearly all of the step's time, because the target pools wait for it.
 
     An admission webhook may take more than half of that time.
     """
@@ -432,7 +432,7 @@ def test_late_events_do_not_change_restored_pools(
     """
     advance_to_all_nodes_done(upgrade)
     upgrade.run_step("run-job", events.NODE_DONE)
-    # A step writes these fields when the last node is done.
+    # `run-job` or `await-version` writes these fields when the last node is done.
     status_patch = {"status": {"step": Stage.NODES_DONE.value, "progress": None, "job": None}}
     upgrade.administrator_client.patch(f"{build_object_path(upgrade.run_config)}/status", status_patch)
 
@@ -453,9 +453,9 @@ def test_late_events_do_not_change_restored_pools(
 
 @proves("MUT-34", "MUT-49")
 def test_completed_run_unpauses_pool_paused_before_run(upgrade: UpgradeScenario) -> None:
-    """Check that a completed run also unpauses a pool that was paused before the run.
+    """Check that a completed run also unpauses a MachineConfigPool that was paused before the run.
 
-    Step 7 of document 004 unpauses all target pools. Only a deleted run leaves such a pool paused.
+    Step 7 of document 004 unpauses all target pools. After a deleted run, such a pool stays paused.
     """
     upgrade.administrator_client.patch(build_pool_path("blue"), {"spec": {"paused": True}})
     advance_to_all_nodes_done(upgrade)
@@ -486,7 +486,7 @@ def test_run_that_never_began_does_not_unpause_pool(upgrade: UpgradeScenario) ->
 def test_tick_removes_labels_written_after_deletion(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that a tick removes labels that were written after the run was deleted and its pools restored.
+    """Check that a tick removes labels that were written after the run was deleted and its pools were restored.
 
     The label patches were in flight when the run was deleted.
     """
@@ -543,8 +543,8 @@ def delete_run_config_without_finalizer(upgrade: UpgradeScenario) -> None:
 def test_pools_of_deleted_run_are_restored_before_its_nodes(upgrade: UpgradeScenario) -> None:
     """Check that the pools of a run that no longer exists are restored before a node loses its labels.
 
-    Otherwise the run's canary would select all nodes at the same time. Paused pools stay paused, because no user has
-    approved an upgrade.
+    Otherwise the run's canary pool would select all nodes at the same time. Paused pools stay paused, because no user
+    has approved an upgrade.
     """
     upgrade.advance_to_jobs()
     delete_run_config_without_finalizer(upgrade)
@@ -566,7 +566,7 @@ def test_pools_of_deleted_run_are_restored_before_its_nodes(upgrade: UpgradeScen
 def test_rejected_pool_write_of_deleted_run_does_not_block_other_pools(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that a rejected write of a deleted run's pool does not keep the other pools from being restored.
+    """Check that a rejected write of a deleted run's pool does not delay the restoration of the other pools.
 
     The node keeps its labels until all pools are restored, because without them it would belong to no pool.
     """
@@ -590,12 +590,12 @@ def test_rejected_pool_write_of_deleted_run_does_not_block_other_pools(
 
 
 @proves("MUT-44", "MUT-51")
-def test_targets_of_deleted_run_wait_for_rejected_canary(
+def test_target_pools_of_deleted_run_wait_for_rejected_canary_pool(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that the targets of a run that no longer exists are not restored while its canary's write is rejected.
+    """Check that the target pools of a deleted run are not restored while the canary pool's write is rejected.
 
-    Otherwise the released nodes, which still belong to the canary, would belong to two pools.
+    Otherwise the released nodes, which still belong to the canary pool, would belong to two pools.
     """
     upgrade.advance_to_jobs()
     delete_run_config_without_finalizer(upgrade)
@@ -618,8 +618,8 @@ def test_targets_of_deleted_run_wait_for_rejected_canary(
 
 
 @proves("MUT-44", "MUT-51")
-def test_orphaned_node_keeps_labels_while_canary_would_select_it(upgrade: UpgradeScenario) -> None:
-    """Check that an orphaned node keeps its labels while another run's canary would select it.
+def test_orphaned_node_keeps_labels_while_canary_pool_would_select_it(upgrade: UpgradeScenario) -> None:
+    """Check that an orphaned node keeps its labels while another run's canary pool would select it.
 
     The run config was created again before a tick, and its new run has claimed the pools with the edited selectors.
     """
@@ -659,7 +659,7 @@ def test_events_for_orphaned_nodes_are_limited_per_tick(
 
 @proves("MUT-34")
 def test_pool_not_in_run_stays_paused(upgrade: UpgradeScenario) -> None:
-    """Check that the end of a run does not unpause a pool that is claimed but not part of the run.
+    """Check that the end of a run does not unpause a MachineConfigPool that is claimed but not part of the run.
 
     The pool was claimed for a run that never began, and an administrator paused it later.
     """

@@ -1,4 +1,4 @@
-"""Tests for `resync-runs`, which emits exactly the events that objects wait for."""
+"""Tests for `resync-runs`, which emits exactly the events that mutex objects wait for."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ NEXT_EVENT_BY_LAST_STEP = dict(
         strict=True,
     )
 )
-"""Last completed step → the event type that a tick emits next."""
+"""Last completed step → type of the event that a tick emits next."""
 TRIGGER_BY_REPAIR_STEP = {
     "pause-pools": events.POOLS_CLAIMED,
     "label-nodes": events.POOLS_PAUSED,
     "edit-pools": events.NODES_LABELLED,
 }
-"""Step that repeats an undone change → the event type that triggers it."""
+"""Step that repeats a change that another client undid → type of the event that triggers the step."""
 
 
 def list_tick_event_types(upgrade: UpgradeScenario) -> list[str]:
-    """Return the event types that a tick emits."""
+    """Return the types of the events that `resync-runs` emits at a tick."""
     return [reply.get_type() for reply in upgrade.resync_by_tick()]
 
 
 @proves("X-3", "X-3a", "MUT-30")
 def test_tick_emits_check_events_for_unchecked_objects(upgrade: UpgradeScenario) -> None:
-    """Check that a tick emits events for a rule, a target and a run config that existed before the event source."""
+    """Check that a tick emits check events for a rule, a target and a run config older than the event source."""
     assert sorted(list_tick_event_types(upgrade)) == sorted(
         [events.RULE_CHECK_PENDING, events.TARGET_CHECK_PENDING, events.RUN_CHECK_PENDING]
     )
@@ -70,8 +70,8 @@ def test_tick_emits_check_events_for_unchecked_objects(upgrade: UpgradeScenario)
 
 @proves("X-3")
 @pytest.mark.parametrize("step_count", range(3, len(BEFORE_JOBS) + 1))
-def test_lost_event_is_emitted_again(upgrade: UpgradeScenario, step_count: int) -> None:
-    """Check that a tick emits the event that was lost after any of the steps before the Jobs."""
+def test_event_lost_after_any_step_before_jobs_is_emitted_again(upgrade: UpgradeScenario, step_count: int) -> None:
+    """Check that if the reply of a step before the Jobs is lost, a tick emits the same event."""
     upgrade.check_rule_and_target()
     upgrade.run_steps(*BEFORE_JOBS[:step_count])
     assert list_tick_event_types(upgrade) == [NEXT_EVENT_BY_LAST_STEP[BEFORE_JOBS[step_count - 1]]]
@@ -89,7 +89,7 @@ def test_tick_emits_nothing_during_job_or_upgrade(upgrade: UpgradeScenario, audi
     upgrade.run_step("run-job", events.JOB_DUE)
     assert list_tick_event_types(upgrade) == [events.NODE_PREJOBS_DONE]
     upgrade.run_step("release-node", events.NODE_PREJOBS_DONE)
-    # The released node no longer belongs to its pool.
+    # The released node no longer belongs to its target pool.
     assert list_tick_event_types(upgrade) == [events.TARGET_CHECK_PENDING]
     upgrade.check_rule_and_target()
     assert list_tick_event_types(upgrade) == []
@@ -104,10 +104,10 @@ def test_tick_emits_nothing_during_job_or_upgrade(upgrade: UpgradeScenario, audi
 @proves("X-3", "MUT-35", "MUT-45")
 @pytest.mark.parametrize("recreate", [False, True])
 def test_tick_emits_event_for_deleted_released_node(upgrade: UpgradeScenario, recreate: bool) -> None:
-    """Check that a tick emits the event that drops a released node after its deletion or recreation.
+    """Check that a tick emits the event that removes a deleted or recreated released node from the run.
 
-    A recreated node is not part of the run and does not have the run's label, so no event source reports it. The
-    condition then no longer reports what the node waits for.
+    A recreated node is not part of the run and does not have the run's label, so no event source reports it. After the
+    removal, the condition no longer reports what the node waits for.
     """
     name = upgrade.advance_to_release()
     assert upgrade.run_step("await-version", events.NODE_RELEASED) == ""
@@ -130,7 +130,7 @@ def test_tick_emits_check_event_for_target_with_changed_nodes(upgrade: UpgradeSc
 
 @proves("X-3")
 def test_truncated_message_is_reported_once(upgrade: UpgradeScenario) -> None:
-    """Check that a message too long for a condition is reported once, by comparing its truncated text."""
+    """Check that a message that is too long for a condition is truncated and written only once."""
     upgrade.check_rule_and_target()
     rules = [{"name": f"{'long-' * 12}{number}"} for number in range(50)]
     upgrade.administrator_client.patch(build_object_path(upgrade.run_config), {"spec": {"mutexRules": rules}})
@@ -146,7 +146,7 @@ def test_truncated_message_is_reported_once(upgrade: UpgradeScenario) -> None:
 def test_corrupt_record_does_not_block_other_objects(upgrade: UpgradeScenario) -> None:
     """Check that a run with a corrupt record does not block other objects and runs.
 
-    The order in the record names a node that the record does not contain.
+    The node order in the record names a node that the record does not contain.
     """
     upgrade.advance_to_jobs()
     order = ["nobody", *upgrade.nodes]
@@ -160,7 +160,7 @@ def test_corrupt_record_does_not_block_other_objects(upgrade: UpgradeScenario) -
 
 
 def test_tick_without_objects_emits_nothing(upgrade: UpgradeScenario) -> None:
-    """Design rule 4: Without rules, targets and run configs, a tick emits no event."""
+    """Design rule 4: On a cluster without rules, targets and run configs, a tick emits no event."""
     upgrade.delete_all()
     assert list_tick_event_types(upgrade) == []
 
@@ -168,7 +168,7 @@ def test_tick_without_objects_emits_nothing(upgrade: UpgradeScenario) -> None:
 @pytest.mark.slow
 @proves("X-3")
 def test_tick_releases_node_after_other_maintenance(upgrade: UpgradeScenario, workload: Workload) -> None:
-    """Check that a tick emits `node.prejobs_done` only while no maintenance of another requester holds the node.
+    """Check that a tick emits `node.prejobs_done` only while the node has no maintenance of another requester.
 
     A maintenance that the run's own Job requested does not count.
     """
@@ -190,10 +190,10 @@ def test_tick_releases_node_after_other_maintenance(upgrade: UpgradeScenario, wo
     assert events.NODE_PREJOBS_DONE in list_tick_event_types(upgrade)
 
 
-def test_event_during_tick_pass_does_not_change_ticks_reply(upgrade: UpgradeScenario) -> None:
-    """Check that an event that arrives during a tick's pass removes no events from the tick's reply.
+def test_event_during_pass_of_tick_does_not_change_reply_to_tick(upgrade: UpgradeScenario) -> None:
+    """Check that a tick's reply stays complete if another event arrives during the tick's pass.
 
-    The event gets its own pass, which emits fewer events than the tick's pass.
+    The other event starts its own pass, which emits fewer events than the tick's pass.
     """
     controlled_step = ControlledStep(FUNCTIONS["resync-runs"].coalescing)
     tick_reply = controlled_step.post(build_tick())
@@ -214,20 +214,20 @@ def test_event_during_tick_pass_does_not_change_ticks_reply(upgrade: UpgradeScen
 
 
 def fail_first_job(upgrade: UpgradeScenario) -> None:
-    """Fail the first node's Job, so that the run waits for a user."""
+    """Let the first node's Job fail, so that the run waits for a user."""
     upgrade.run_step("run-job", events.POOLS_EDITED)
     upgrade.end_job(upgrade.list_jobs()[-1], "Failed")
     assert upgrade.run_step("run-job", events.JOB_DUE) == events.RUN_HALTED
 
 
 def delete_rule(upgrade: UpgradeScenario) -> None:
-    """Delete the rule of the active run, so that the run waits until the rule exists again."""
+    """Delete the active run's MutexRule, so that the run waits until the rule exists again."""
     upgrade.administrator_client.delete(build_object_path(upgrade.rule), uid=upgrade.rule["metadata"]["uid"])
     assert upgrade.run_step("check-run", events.RUN_CHECK_PENDING) == ""
 
 
-def fail_job_and_invalidate_config(upgrade: UpgradeScenario) -> None:
-    """Fail the first node's Job, and make the run config name a rule that does not exist."""
+def fail_job_and_invalidate_run_config(upgrade: UpgradeScenario) -> None:
+    """Let the first node's Job fail, and make the run config name a rule that does not exist."""
     fail_first_job(upgrade)
     upgrade.administrator_client.patch(
         build_object_path(upgrade.run_config), {"spec": {"mutexRules": [{"name": "absent"}]}}
@@ -237,14 +237,14 @@ def fail_job_and_invalidate_config(upgrade: UpgradeScenario) -> None:
 
 @pytest.mark.slow
 @proves("MUT-47", "MUT-43", "MUT-36")
-@pytest.mark.parametrize("halt", [fail_first_job, delete_rule, fail_job_and_invalidate_config])
-def test_undone_changes_of_halted_run_are_repeated(
+@pytest.mark.parametrize("halt", [fail_first_job, delete_rule, fail_job_and_invalidate_run_config])
+def test_changes_that_user_undid_in_halted_run_are_repeated(
     upgrade: UpgradeScenario, halt: Callable[[UpgradeScenario], None]
 ) -> None:
-    """Check that the run's changes are repeated if a user undoes them while the run is halted.
+    """Check that a halted run's changes are repeated after a user undid them.
 
-    Here the user applies a pool's original manifest and removes a node's labels. Without the repetition, nodes would be
-    upgraded without their Jobs.
+    In this test, the user applies a pool's original manifest and removes a node's labels. If the changes were not
+    repeated, nodes would be upgraded without their Jobs.
     """
     upgrade.advance_to_jobs()
     halt(upgrade)
@@ -267,9 +267,9 @@ def test_undone_changes_of_halted_run_are_repeated(
 @pytest.mark.slow
 @proves("MUT-35", "MUT-36", "MUT-47")
 def test_recreated_node_does_not_block_selector_repair_of_halted_run(upgrade: UpgradeScenario) -> None:
-    """Check that a recreated node does not keep a halted run from repairing a selector.
+    """Check that a recreated node does not keep a halted run from repairing a pool's selector.
 
-    The node is not part of the run and gets no labels. The run drops it when a user resumes it.
+    The recreated node is not part of the run and gets no labels. The node is dropped when a user resumes the run.
     """
     upgrade.advance_to_jobs()
     fail_first_job(upgrade)
@@ -282,11 +282,11 @@ def test_recreated_node_does_not_block_selector_repair_of_halted_run(upgrade: Up
 
 
 @proves("MUT-42", "MUT-43", "X-3")
-def test_undone_change_does_not_hide_end_of_job(upgrade: UpgradeScenario) -> None:
-    """Check that the end of a Job is still reported while an undone change waits to be repeated.
+def test_change_undone_by_other_client_does_not_hide_end_of_job(upgrade: UpgradeScenario) -> None:
+    """Check that the end of a Job is still reported while a change that another client undid is not repeated yet.
 
-    A webhook may reject that repetition forever. The event that repairs the selectors follows only when all labels are
-    set.
+    An admission webhook may reject that change forever. The event that makes a step repair the selectors follows only
+    after all labels are set.
     """
     upgrade.advance_to_jobs()
     upgrade.run_step("run-job", events.POOLS_EDITED)
@@ -297,7 +297,7 @@ def test_undone_change_does_not_hide_end_of_job(upgrade: UpgradeScenario) -> Non
     )
     tick_events = list_tick_event_types(upgrade)
     assert tick_events == [
-        events.TARGET_CHECK_PENDING,  # The node without the label no longer belongs to its pool.
+        events.TARGET_CHECK_PENDING,  # The node without the label no longer belongs to its target pool.
         events.POOLS_PAUSED,
         events.JOB_DUE,
     ]
@@ -305,10 +305,10 @@ def test_undone_change_does_not_hide_end_of_job(upgrade: UpgradeScenario) -> Non
 
 @proves("MUT-33", "MUT-36", "X-3")
 def test_pool_changed_again_within_seconds_waits_for_tick(upgrade: UpgradeScenario) -> None:
-    """Check that a pool that another client changes again within seconds is repaired only at the next tick.
+    """Check that a MachineConfigPool that another client changes again within seconds is repaired at the next tick.
 
-    Otherwise the run and another controller would overwrite each other in a fast loop. Changes of other fields
-    or pools are repaired immediately.
+    Otherwise the run and the other client would overwrite each other in a fast loop. Changes of other fields or pools
+    are repaired immediately.
     """
     upgrade.advance_to_jobs()
     unpause, path = {"spec": {"paused": False}}, build_pool_path("blue")
@@ -344,7 +344,7 @@ def test_pool_changed_again_within_seconds_waits_for_tick(upgrade: UpgradeScenar
 def test_recently_lost_claim_does_not_delay_other_repairs(
     upgrade: UpgradeScenario, step: str, claim_uid: str | None, original_fields: Object
 ) -> None:
-    """Check that a claim that was repaired a moment ago does not delay the repair of a pause or a selector.
+    """Check that a claim that has just been repaired does not delay the repair of a pause or a selector.
 
     A user may have applied a backup of the pool. If only the claim is lost again within seconds, its repair waits for
     the next tick.
@@ -374,8 +374,8 @@ def test_recently_lost_claim_does_not_delay_other_repairs(
 
 @pytest.mark.slow
 @proves("MUT-33", "MUT-36", "X-3")
-def test_undone_changes_are_repeated_before_config_is_checked(upgrade: UpgradeScenario) -> None:
-    """Check that undone changes are repeated even before a changed run config is checked.
+def test_changes_undone_by_other_client_are_repeated_before_run_config_is_checked(upgrade: UpgradeScenario) -> None:
+    """Check that changes that another client undid are repeated even before a changed run config is checked.
 
     The check may be rejected forever. Until it succeeds, no other event of the run is emitted.
     """
@@ -393,7 +393,7 @@ def test_undone_changes_are_repeated_before_config_is_checked(upgrade: UpgradeSc
 
 @proves("MUT-33", "MUT-51", "X-3")
 def test_missing_finalizer_does_not_delay_pause(upgrade: UpgradeScenario) -> None:
-    """Check that a missing finalizer, whose write may be rejected forever, does not delay the pause of a pool."""
+    """Check that a missing finalizer that the API server may reject forever does not delay the pause of a pool."""
     upgrade.advance_to_jobs()
     upgrade.administrator_client.patch(build_object_path(upgrade.run_config), {"metadata": {"finalizers": None}})
     upgrade.unpause("blue")
@@ -417,7 +417,7 @@ def test_node_is_not_released_while_pool_is_unpaused(upgrade: UpgradeScenario) -
 
 @proves("MUT-47")
 def test_halted_run_makes_no_progress(upgrade: UpgradeScenario) -> None:
-    """Check that late events of earlier steps do not advance a halted run."""
+    """Check that late events that earlier steps emitted do not advance a halted run."""
     upgrade.check_rule_and_target()
     upgrade.run_steps("check-run", "detect-upgrade", "claim-pools")
     delete_rule(upgrade)
@@ -435,14 +435,16 @@ def change_target_pool(upgrade: UpgradeScenario) -> None:
 
 
 def delete_rule_of_run_config(upgrade: UpgradeScenario) -> None:
-    """Delete the rule, so that the run config is no longer valid."""
+    """Delete the MutexRule that the run config names, so that the run config is no longer valid."""
     upgrade.administrator_client.delete(build_object_path(upgrade.rule), uid=upgrade.rule["metadata"]["uid"])
 
 
 @proves("MUT-44", "X-3")
 @pytest.mark.parametrize("change", [change_target_pool, delete_rule_of_run_config])
-def test_claim_without_run_is_removed(upgrade: UpgradeScenario, change: Callable[[UpgradeScenario], None]) -> None:
-    """Check that a claim is removed if its run config changed before a run began.
+def test_claim_of_pool_without_run_is_removed(
+    upgrade: UpgradeScenario, change: Callable[[UpgradeScenario], None]
+) -> None:
+    """Check that the claim of a pool is removed if its run config changed before a run began.
 
     The run config had claimed only its first pool. After the removal, no other run waits for that pool.
     """

@@ -1,4 +1,4 @@
-"""Tests for `run-job`, which runs the Jobs of a node sequentially, each of them once."""
+"""Tests for `run-job`, which runs the Jobs of a node sequentially, and each Job only once."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def get_pod_spec(job: Object) -> Object:
 
 @proves("MUT-42", "X-2")
 def test_each_job_is_created_once(upgrade: UpgradeScenario) -> None:
-    """Check that a Job is created once, even if its record was lost.
+    """Check that a Job is created only once, even if the write that records it was lost.
 
-    The record is lost if the process is killed between the two writes.
+    That write is lost if the process is killed after it has created the Job.
     """
     upgrade.advance_to_jobs()
     for _ in range(3):
@@ -54,8 +54,8 @@ def test_each_job_is_created_once(upgrade: UpgradeScenario) -> None:
 
 
 @proves("MUT-42", "MUT-47")
-def test_foreign_job_halts_run(upgrade: UpgradeScenario) -> None:
-    """Check that a Job that has the expected name but was not created by the run halts the run, and is reported."""
+def test_job_of_other_creator_with_expected_name_halts_run(upgrade: UpgradeScenario) -> None:
+    """Check that a Job with the expected name that the run did not create halts the run and is reported."""
     upgrade.advance_to_jobs()
     rule = upgrade.administrator_client.get(build_path(RULE_KIND, DEFAULT_NAMESPACE, "only"))
     node, run_id = upgrade.read_node(upgrade.nodes[0]), upgrade.read_status()["record"]["id"]
@@ -71,10 +71,10 @@ def test_foreign_job_halts_run(upgrade: UpgradeScenario) -> None:
 
 
 @proves("MUT-41")
-def test_job_has_rules_pod_template_and_runs_variables(upgrade: UpgradeScenario) -> None:
-    """Check that a Job keeps its rule's pod template and gets the variables and affinity of the run.
+def test_job_has_pod_template_of_rule_and_variables_of_run(upgrade: UpgradeScenario) -> None:
+    """Check that a Job has its rule's pod template, with the environment variables and affinity of the run.
 
-    The run's variables take precedence over the rule's. Command and arguments stay unchanged.
+    The run's variables take precedence over the rule's variables. Command and arguments stay unchanged.
     """
     rule_variables = {"name": "NODE_NAME", "value": "mine"}, {"name": "OTHER", "value": "kept"}
     container = {**CONTAINER, "command": ["sleep"], "args": ["30"], "env": list(rule_variables)}
@@ -129,7 +129,7 @@ def test_rejected_job_halts_run(upgrade: UpgradeScenario) -> None:
 def test_missing_permission_in_namespace_halts_run(upgrade: UpgradeScenario) -> None:
     """Check that the run halts if `run-job` may not create Jobs in the rule's namespace.
 
-    The condition names the verb.
+    The condition names the verb `create`.
     """
     upgrade.advance_to_jobs()
     upgrade.administrator_client.patch(
@@ -142,7 +142,7 @@ def test_missing_permission_in_namespace_halts_run(upgrade: UpgradeScenario) -> 
 
 @proves("MUT-42", "MUT-40")
 def test_job_is_found_in_its_original_namespace(upgrade: UpgradeScenario) -> None:
-    """Check that a running Job is found even if its rule now names a different namespace.
+    """Check that a running Job is found even if its rule names a different namespace now.
 
     The run is not halted, and no second Job is created.
     """
@@ -163,7 +163,7 @@ def test_rejected_read_of_job_does_not_halt_run(
 ) -> None:
     """Check that a rejected read of a running Job does not halt the run.
 
-    The condition contains the error, and the Job's end continues the run.
+    The condition contains the error, and the run continues after the end of the Job.
     """
     upgrade.advance_to_jobs()
     upgrade.run_step("run-job", events.POOLS_EDITED)
@@ -249,8 +249,8 @@ def test_unrecorded_job_of_deleted_node_is_found(
 
 
 @proves("MUT-40")
-def test_record_keeps_jobs_of_nodes_that_finished_last(upgrade: UpgradeScenario) -> None:
-    """Check that only the nodes that finished last, by the run's order and not by name, keep their recorded Jobs."""
+def test_record_keeps_jobs_of_last_nodes_in_run_order(upgrade: UpgradeScenario) -> None:
+    """Check that the record keeps the Jobs only of the last nodes in the run's order, which differs from name order."""
     upgrade.advance_to_jobs()
     names = [f"{pool}-{number:02}" for pool in ("worker", "infra") for number in range(30)]
     node_record = {
@@ -265,15 +265,15 @@ def test_record_keeps_jobs_of_nodes_that_finished_last(upgrade: UpgradeScenario)
     assert [name for name in names if "jobs" in record["nodes"][name]] == names[11:]
 
 
-def pause_canary(upgrade: UpgradeScenario) -> Callable[[], object]:
-    """Pause the canary, and return a function that unpauses it."""
+def pause_canary_pool(upgrade: UpgradeScenario) -> Callable[[], object]:
+    """Pause the canary pool, and return a function that unpauses it."""
     path = pools.build_pool_path("canary")
     upgrade.administrator_client.patch(path, {"spec": {"paused": True}})
     return lambda: upgrade.administrator_client.patch(path, {"spec": {"paused": False}})
 
 
 def delete_rule(upgrade: UpgradeScenario) -> Callable[[], object]:
-    """Delete the rule of the run config, and return a function that creates it again."""
+    """Delete the run config's MutexRule, and return a function that creates the rule again."""
     upgrade.administrator_client.delete(build_object_path(upgrade.rule), uid=upgrade.rule["metadata"]["uid"])
 
     def recreate_rule() -> None:
@@ -285,13 +285,13 @@ def delete_rule(upgrade: UpgradeScenario) -> Callable[[], object]:
 
 @pytest.mark.slow
 @proves("MUT-40", "MUT-47")
-@pytest.mark.parametrize("invalidate", [pause_canary, delete_rule])
-def test_job_result_is_recorded_while_config_is_invalid(
+@pytest.mark.parametrize("invalidate", [pause_canary_pool, delete_rule])
+def test_job_result_is_recorded_while_run_config_is_invalid(
     upgrade: UpgradeScenario, invalidate: Callable[[UpgradeScenario], Callable[[], object]]
 ) -> None:
     """Check that a Job's result is recorded while the run config is not valid, before the Job's TTL deletes it.
 
-    The run continues only when the config is valid again.
+    The run continues only when the run config is valid again.
     """
     upgrade.advance_to_jobs()
     upgrade.run_step("run-job", events.POOLS_EDITED)
@@ -312,14 +312,14 @@ def test_job_result_is_recorded_while_config_is_invalid(
 
 @pytest.mark.slow
 @proves("MUT-46", "MUT-47")
-def test_failed_job_halts_run_while_config_is_invalid(upgrade: UpgradeScenario) -> None:
+def test_failed_job_halts_run_while_run_config_is_invalid(upgrade: UpgradeScenario) -> None:
     """Check that a failed Job halts the run immediately while the run config is not valid.
 
-    The run does not resume when the config is valid again.
+    The run does not resume when the run config is valid again.
     """
     upgrade.advance_to_jobs()
     upgrade.run_step("run-job", events.POOLS_EDITED)
-    unpause_canary = pause_canary(upgrade)
+    unpause_canary = pause_canary_pool(upgrade)
     assert upgrade.run_step("check-run", events.RUN_CHECK_PENDING) == ""
     upgrade.end_job(upgrade.list_jobs()[-1], "Failed")
     assert upgrade.run_step("run-job", events.JOB_DUE) == events.RUN_HALTED
@@ -338,9 +338,9 @@ def advance_to_node_upgraded(upgrade: UpgradeScenario) -> str:
 
 @proves("MUT-46", "MUT-44")
 def test_cleanup_job_follows_upgrade_and_precedes_next_node(upgrade: UpgradeScenario) -> None:
-    """Check that the cleanup Job follows the upgrade, and the next node's Job follows the cleanup Job.
+    """Check that a node's cleanup Job follows its upgrade and precedes the next node's Job.
 
-    Before the next Job is created, the run's label is removed from the node, and `released` from the record.
+    Before the next node's Job is created, the run's label is removed from the node, and `released` from the record.
     """
     name = advance_to_node_upgraded(upgrade)
     upgrade.run_step("run-job", events.NODE_UPGRADED)
@@ -363,9 +363,9 @@ def test_cleanup_job_follows_upgrade_and_precedes_next_node(upgrade: UpgradeScen
 @pytest.mark.slow
 @proves("MUT-41", "MUT-46")
 def test_cleanup_job_keeps_affinity_and_variables_of_rule(upgrade: UpgradeScenario) -> None:
-    """Check that a cleanup Job has its rule's affinity and variables as well as the run's, like the main Job.
+    """Check that a cleanup Job, like a main Job, has the affinity and environment variables of its rule and its run.
 
-    Each of its node selector terms also excludes the upgraded node.
+    Each of the Job's node selector terms also excludes the upgraded node.
     """
     zones = [{"key": "zone", "operator": "In", "values": [zone]} for zone in "ab"]
     required = {"nodeSelectorTerms": [{"matchExpressions": [zone]} for zone in zones]}

@@ -25,7 +25,7 @@ SAMPLE_KINDS = ("mutexrule", "mutextarget", "mutexrunconfig")
 
 @proves("MUT-3", "C28")
 def test_documented_samples_are_valid_with_their_pools(upgrade: UpgradeScenario, idle_cluster: LocalCluster) -> None:
-    """Check that the samples are valid with their pools if kubectl creates them in the namespace they refer to."""
+    """Check that the samples and their pools are valid if kubectl creates them in the namespace that they refer to."""
     upgrade.delete_all()
     upgrade.administrator_client.create(
         "/apis/machineconfiguration.openshift.io/v1/machineconfigpools", build_pool("worker", {WORKER_LABEL: ""})
@@ -45,15 +45,15 @@ def test_documented_samples_are_valid_with_their_pools(upgrade: UpgradeScenario,
 
 
 @pytest.mark.parametrize("name", SAMPLE_KINDS)
-def test_samples_have_no_namespace(name: str) -> None:
-    """C28: A sample sets no namespace, as in document 004, although other samples refer to it with a namespace."""
+def test_samples_set_no_namespace(name: str) -> None:
+    """C28: As in document 004, no sample sets a namespace, although samples refer to each other with a namespace."""
     (manifest,) = yaml.safe_load_all((SAMPLES_DIRECTORY / f"mutex_v1alpha1_{name}.yaml").read_text())
     assert "namespace" not in manifest["metadata"]
 
 
 @proves("MUT-2")
-def test_machine_config_sample_is_valid(idle_cluster: LocalCluster) -> None:
-    """Check that OpenShift's CRD accepts the sample MachineConfig, and that it applies to workers."""
+def test_sample_machine_config_is_valid(idle_cluster: LocalCluster) -> None:
+    """Check that OpenShift's CRD accepts the sample MachineConfig, and that the MachineConfig applies to workers."""
     output = idle_cluster.kubectl("apply", "--dry-run=server", "-o", "yaml", "-f", MACHINE_CONFIG_FILE).stdout
     labels = yaml.safe_load(output)["metadata"]["labels"]
     assert labels == {"machineconfiguration.openshift.io/role": "worker"}
@@ -62,7 +62,7 @@ def test_machine_config_sample_is_valid(idle_cluster: LocalCluster) -> None:
 @proves("MUT-2")
 @pytest.mark.parametrize("separator", [": ", ":"], ids=["with space", "without space"])
 def test_sample_script_writes_node_version(tmp_path: Path, separator: str) -> None:
-    """Check that the sample's script writes the node's version, and is the same as the script in the sample's comment.
+    """Check that the MachineConfig's script writes the node's version, and that the sample's comment shows this script.
 
     The test runs the script on a temporary directory instead of a node's root directory.
     """
@@ -86,7 +86,7 @@ def test_sample_script_writes_node_version(tmp_path: Path, separator: str) -> No
 
 @proves("MUT-2")
 def test_node_feature_discovery_sample_reads_local_files() -> None:
-    """Check that the sample NodeFeatureDiscovery generates labels from the local files that nodes write.
+    """Check that the sample NodeFeatureDiscovery generates node labels from local files on the nodes.
 
     The CRD of NodeFeatureDiscovery is not installed, so the test compares the fields with document 004.
     """

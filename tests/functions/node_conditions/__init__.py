@@ -1,1 +1,1 @@
-"""Tests for the step that publishes conditions on nodes."""
+"""Tests for `publish-conditions`, which writes the conditions of a maintenance to its node."""

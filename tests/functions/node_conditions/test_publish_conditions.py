@@ -1,4 +1,4 @@
-"""Tests for `publish-conditions` on a real API server: conditions during a drain, failures, repeats and the end."""
+"""Tests for `publish-conditions` on a real API server: node conditions during and after a maintenance, and faults."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ STEP = "publish-conditions"
 USERNAME = f"system:serviceaccount:node-maintenance:{STEP}"
 
 
-def read_true_conditions(workload: Workload, node: str) -> set[str] | None:
-    """Return which of the four conditions are True; None if the node has none of them."""
+def read_true_product_conditions(workload: Workload, node: str) -> set[str] | None:
+    """Return the types of the product's node conditions that are True, or None if the node has no such condition."""
     conditions = {item["type"]: item for item in workload.read_node(node)["status"]["conditions"]}
     own_conditions = {name: conditions[name] for name in CONDITION_TYPES if name in conditions}
     assert own_conditions.keys() in (set(CONDITION_TYPES), set())
     return {name for name, item in own_conditions.items() if item["status"] == "True"} if own_conditions else None
 
 
-def read_kubelet_conditions(workload: Workload, node: str) -> list[Object]:
-    """Return the conditions of other writers, without the time of their last heartbeat."""
+def read_conditions_of_other_writers(workload: Workload, node: str) -> list[Object]:
+    """Return the node conditions of other writers, without their `lastHeartbeatTime`."""
     conditions = workload.read_node(node)["status"]["conditions"]
     return [
         {name: value for name, value in item.items() if name != "lastHeartbeatTime"}
@@ -81,25 +81,25 @@ def restore(functions: Functions, workload: Workload, maintenance: Object) -> Ob
 
 
 @pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
-def test_conditions_follow_maintenance_until_node_is_restored(
+def test_node_conditions_follow_maintenance_until_node_is_restored(
     functions: Functions, workload: Workload, group: ApiGroup
 ) -> None:
-    """Check the conditions from the beginning of a maintenance of each API group to its end, after each step.
+    """Check the node's conditions after each step of a maintenance, for each API group.
 
-    The conditions of other writers stay unchanged, and the fields of the conditions are those of KEP-5683.
+    The conditions of other writers stay unchanged. The product's conditions have the fields that KEP-5683 defines.
     """
     node = workload.take_node()
-    before = read_kubelet_conditions(workload, node)
+    before = read_conditions_of_other_writers(workload, node)
     workload.create_bare_pods(node, "a", finalizers=("example.dev/keep",))
     maintenance = workload.create_maintenance(node, group, reason="new kernel")
     begun = functions.run_chain(maintenance, "begin")
     publish(functions, workload, maintenance)
-    assert read_true_conditions(workload, node) == {MAINTENANCE_PLANNED}
+    assert read_true_product_conditions(workload, node) == {MAINTENANCE_PLANNED}
 
     tainted = functions.invoke("taint", functions.invoke("cordon", begun) or begun)
     assert tainted is not None
     assert functions.invoke(STEP, tainted) is None
-    assert read_true_conditions(workload, node) == {MAINTENANCE_PLANNED, DRAIN_IN_PROGRESS}
+    assert read_true_product_conditions(workload, node) == {MAINTENANCE_PLANNED, DRAIN_IN_PROGRESS}
     (drain_condition,) = (
         item for item in workload.read_node(node)["status"]["conditions"] if item["type"] == DRAIN_IN_PROGRESS
     )
@@ -115,17 +115,17 @@ def test_conditions_follow_maintenance_until_node_is_restored(
     assert drained is not None
     functions.invoke("status", drained)
     publish(functions, workload, maintenance)
-    assert read_true_conditions(workload, node) == {DRAINED, MAINTENANCE_IN_PROGRESS}
+    assert read_true_product_conditions(workload, node) == {DRAINED, MAINTENANCE_IN_PROGRESS}
 
     deleted = restore(functions, workload, maintenance)
     assert functions.invoke(STEP, build_updated_event(deleted)) is None
-    assert read_true_conditions(workload, node) is None
+    assert read_true_product_conditions(workload, node) is None
     assert CONDITIONS_LABEL not in workload.read_node(node)["metadata"]["labels"]
-    assert read_kubelet_conditions(workload, node) == before
+    assert read_conditions_of_other_writers(workload, node) == before
 
 
 def test_repeated_and_late_events_write_nothing(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """Check that a repeated event and an outdated event cause no write if the conditions are correct."""
+    """Check that repeated and outdated events cause no write if the node's conditions are correct."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
     tainted = functions.run_until_tainted(maintenance)
@@ -139,13 +139,13 @@ def test_repeated_and_late_events_write_nothing(functions: Functions, workload: 
 
     assert writes == 1
     assert len(audit.list_writes_by(USERNAME)) == writes
-    assert read_true_conditions(workload, node) == {DRAINED, MAINTENANCE_IN_PROGRESS}
+    assert read_true_product_conditions(workload, node) == {DRAINED, MAINTENANCE_IN_PROGRESS}
 
 
-def test_uncordoned_node_is_not_reported_as_draining(functions: Functions, workload: Workload) -> None:
-    """Check that no drain is reported while the node is schedulable, for example because its cordon failed.
+def test_schedulable_node_is_not_reported_as_draining(functions: Functions, workload: Workload) -> None:
+    """Check that the conditions report no drain while the node is schedulable, for example because its cordon failed.
 
-    After the repair, the drain is reported again.
+    After the node is cordoned again, the conditions report the drain.
     """
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
@@ -158,48 +158,50 @@ def test_uncordoned_node_is_not_reported_as_draining(functions: Functions, workl
     )
     functions.invoke("status", failed)
     publish(functions, workload, maintenance)
-    assert read_true_conditions(workload, node) == {MAINTENANCE_PLANNED}
+    assert read_true_product_conditions(workload, node) == {MAINTENANCE_PLANNED}
 
     tainted = functions.run_chain(maintenance, "begin", "cordon", "taint")
     functions.invoke(STEP, tainted)
-    assert read_true_conditions(workload, node) == {MAINTENANCE_PLANNED, DRAIN_IN_PROGRESS}
+    assert read_true_product_conditions(workload, node) == {MAINTENANCE_PLANNED, DRAIN_IN_PROGRESS}
 
 
-def test_waiting_maintenance_is_planned_and_leaves_nothing(
+def test_maintenance_that_has_not_begun_is_reported_as_planned(
     functions: Functions, workload: Workload, clean_cluster: None
 ) -> None:
-    """Check that a maintenance that has not begun is only planned, and that a tick removes its condition.
+    """Check that a maintenance that has not begun is reported as planned until a tick after its deletion.
 
     No `restore` runs for a maintenance that never began.
     """
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
     publish(functions, workload, maintenance)
-    assert read_true_conditions(workload, node) == {MAINTENANCE_PLANNED}
+    assert read_true_product_conditions(workload, node) == {MAINTENANCE_PLANNED}
 
     workload.delete(m.build_path(maintenance))
     functions.invoke(STEP, build_tick())
 
-    assert read_true_conditions(workload, node) is None
+    assert read_true_product_conditions(workload, node) is None
 
 
-def test_second_maintenance_does_not_change_conditions_of_first(functions: Functions, workload: Workload) -> None:
-    """Check that the conditions describe the maintenance that has begun, and then its successor."""
+def test_node_conditions_describe_first_maintenance_and_then_successor(
+    functions: Functions, workload: Workload
+) -> None:
+    """Check that the node's conditions describe the maintenance that has begun, and then its successor."""
     node = workload.take_node()
     first = drain(functions, workload, node)
     second = workload.create_maintenance(node)
     functions.invoke(STEP, build_updated_event(second))
-    assert read_true_conditions(workload, node) == {DRAINED, MAINTENANCE_IN_PROGRESS}
+    assert read_true_product_conditions(workload, node) == {DRAINED, MAINTENANCE_IN_PROGRESS}
 
     deleted = restore(functions, workload, first)
     functions.invoke(STEP, build_updated_event(deleted))
 
-    assert read_true_conditions(workload, node) == {MAINTENANCE_PLANNED}
+    assert read_true_product_conditions(workload, node) == {MAINTENANCE_PLANNED}
     assert workload.read_node(node)["metadata"]["labels"][CONDITIONS_LABEL] == second["metadata"]["uid"]
 
 
 def test_deleted_node_is_ignored(functions: Functions, workload: Workload) -> None:
-    """Check that the step does nothing for a deleted node, and writes nothing on a new node with the same name."""
+    """Check that `publish-conditions` patches neither a deleted node nor a new node with the same name."""
     node = workload.take_node()
     maintenance = drain(functions, workload, node)
     body = workload.read_node(node)
@@ -215,7 +217,7 @@ def test_deleted_node_is_ignored(functions: Functions, workload: Workload) -> No
 
 
 def test_node_deleted_before_patch_is_ignored(functions: Functions, workload: Workload) -> None:
-    """Check that the step ends without an error if the node is deleted between the read and the patch."""
+    """Check that `publish-conditions` returns no error if the node is deleted between the read and the patch."""
     node = workload.take_node()
     maintenance = drain(functions, workload, node)
     path = f"{build_node_path(node)}/status"
@@ -224,8 +226,8 @@ def test_node_deleted_before_patch_is_ignored(functions: Functions, workload: Wo
         assert functions.invoke(STEP, build_updated_event(maintenance)) is None
 
 
-def test_conflict_makes_step_read_again(functions: Functions, workload: Workload) -> None:
-    """Design rule 12: a node that was restored after the step's read gets no conditions.
+def test_node_restored_after_read_gets_no_conditions(functions: Functions, workload: Workload) -> None:
+    """Design rule 12: a node that was restored after `publish-conditions` read it gets no conditions.
 
     The patch contains the resourceVersion of the node that was read, so the API server rejects it.
     """
@@ -236,11 +238,13 @@ def test_conflict_makes_step_read_again(functions: Functions, workload: Workload
     with run_before_request(functions.clusters[STEP], "PATCH", path, lambda: restore(functions, workload, maintenance)):
         assert functions.invoke(STEP, build_updated_event(maintenance)) is None
 
-    assert read_true_conditions(workload, node) is None
+    assert read_true_product_conditions(workload, node) is None
 
 
-def test_heartbeats_between_read_and_patch_do_not_prevent_conditions(functions: Functions, workload: Workload) -> None:
-    """Check that a change of the node's status by the kubelet causes another attempt, and is not overwritten."""
+def test_kubelet_write_between_read_and_patch_does_not_prevent_conditions(
+    functions: Functions, workload: Workload
+) -> None:
+    """Check that a change of the node's status by the kubelet makes the step patch again, and is not overwritten."""
     node = workload.take_node()
     maintenance = drain(functions, workload, node)
     path = f"{build_node_path(node)}/status"
@@ -252,37 +256,39 @@ def test_heartbeats_between_read_and_patch_do_not_prevent_conditions(functions: 
     ):
         assert functions.invoke(STEP, build_updated_event(maintenance)) is None
 
-    assert read_true_conditions(workload, node) == {DRAINED, MAINTENANCE_IN_PROGRESS}
+    assert read_true_product_conditions(workload, node) == {DRAINED, MAINTENANCE_IN_PROGRESS}
     assert ("DiskPressure", "True") in {
-        (item["type"], item["status"]) for item in read_kubelet_conditions(workload, node)
+        (item["type"], item["status"]) for item in read_conditions_of_other_writers(workload, node)
     }
 
 
-def test_tick_replaces_lost_events(functions: Functions, workload: Workload, clean_cluster: None) -> None:
-    """X-3: if all other events are lost, ticks write the conditions, correct them, and remove them."""
+def test_ticks_write_node_conditions_if_events_are_lost(
+    functions: Functions, workload: Workload, clean_cluster: None
+) -> None:
+    """X-3: if all other events are lost, ticks write, correct and remove the node's conditions."""
     node, other_node = workload.take_node(), workload.take_node()
     maintenance = drain(functions, workload, node)
     functions.run_until_tainted(workload.create_maintenance(other_node))
     functions.invoke(STEP, build_tick())
-    assert read_true_conditions(workload, node) == {DRAINED, MAINTENANCE_IN_PROGRESS}
-    assert read_true_conditions(workload, other_node) == {MAINTENANCE_PLANNED, DRAIN_IN_PROGRESS}
+    assert read_true_product_conditions(workload, node) == {DRAINED, MAINTENANCE_IN_PROGRESS}
+    assert read_true_product_conditions(workload, other_node) == {MAINTENANCE_PLANNED, DRAIN_IN_PROGRESS}
 
     wrong = {"type": DRAINED, "status": "False", "reason": "KubectlDrainStarted"}
     path = f"{build_node_path(node)}/status"
     workload.client.patch(path, {"status": {"conditions": [wrong]}}, STRATEGIC_MERGE_PATCH)
     functions.invoke(STEP, build_tick())
-    assert read_true_conditions(workload, node) == {DRAINED, MAINTENANCE_IN_PROGRESS}
+    assert read_true_product_conditions(workload, node) == {DRAINED, MAINTENANCE_IN_PROGRESS}
 
     restore(functions, workload, maintenance)
     functions.invoke(STEP, build_tick())
-    assert read_true_conditions(workload, node) is None
-    assert read_true_conditions(workload, other_node) == {MAINTENANCE_PLANNED, DRAIN_IN_PROGRESS}
+    assert read_true_product_conditions(workload, node) is None
+    assert read_true_product_conditions(workload, other_node) == {MAINTENANCE_PLANNED, DRAIN_IN_PROGRESS}
 
 
 def test_forced_removal_of_finalizer_leaves_no_conditions(
     functions: Functions, workload: Workload, clean_cluster: None
 ) -> None:
-    """Check that a tick removes the conditions of a maintenance whose finalizer another client removed."""
+    """Check that a tick removes the node's conditions if another client removed the maintenance's finalizer."""
     node = workload.take_node()
     maintenance = drain(functions, workload, node)
     publish(functions, workload, maintenance)
@@ -290,13 +296,13 @@ def test_forced_removal_of_finalizer_leaves_no_conditions(
     workload.remove_maintenance(maintenance)
     functions.invoke(STEP, build_tick())
 
-    assert read_true_conditions(workload, node) is None
+    assert read_true_product_conditions(workload, node) is None
 
 
 def test_tick_patches_limited_number_of_nodes(
     functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch, clean_cluster: None
 ) -> None:
-    """Design rule 10: a tick reads and patches a limited number of nodes, and the next ticks do the rest."""
+    """Design rule 10: a tick reads and patches a limited number of nodes, and later ticks patch the other nodes."""
     nodes = [workload.take_node() for _ in range(3)]
     for node in nodes:
         functions.run_until_tainted(workload.create_maintenance(node))
@@ -305,13 +311,13 @@ def test_tick_patches_limited_number_of_nodes(
     counts = []
     for _ in nodes:
         functions.invoke(STEP, build_tick())
-        counts.append(sum(read_true_conditions(workload, node) is not None for node in nodes))
+        counts.append(sum(read_true_product_conditions(workload, node) is not None for node in nodes))
 
     assert counts == [1, 2, 3]
 
 
 @pytest.mark.parametrize("uses_tick", [False, True])
-def test_refused_write_does_not_stop_maintenance_and_is_repeated(
+def test_rejected_patch_of_conditions_does_not_stop_maintenance_and_is_repeated(
     proxied_functions: Functions,
     functions: Functions,
     fault_proxy: FaultProxy,
@@ -319,7 +325,7 @@ def test_refused_write_does_not_stop_maintenance_and_is_repeated(
     uses_tick: bool,
     clean_cluster: None,
 ) -> None:
-    """Check that a refused patch answers an event with 503, is only logged at a tick, and is repeated at the next one.
+    """Check that a rejected patch causes a 503 for an event, but at a tick only a log line; the next tick retries it.
 
     The maintenance succeeds regardless of its node's conditions.
     """
@@ -333,22 +339,22 @@ def test_refused_write_does_not_stop_maintenance_and_is_repeated(
     finally:
         fault_proxy.stop_faults()
     assert response.status_code == (204 if uses_tick else 503)
-    assert read_true_conditions(workload, node) is None
+    assert read_true_product_conditions(workload, node) is None
 
     assert functions.invoke(STEP, build_tick()) is None
 
-    assert read_true_conditions(workload, node) == {DRAINED, MAINTENANCE_IN_PROGRESS}
+    assert read_true_product_conditions(workload, node) == {DRAINED, MAINTENANCE_IN_PROGRESS}
     assert m.get_last_error(workload.read_maintenance(maintenance)) == ""
 
 
-def test_incomplete_list_removes_no_conditions(
+def test_failed_list_of_maintenances_removes_no_conditions(
     proxied_functions: Functions,
     functions: Functions,
     fault_proxy: FaultProxy,
     workload: Workload,
     clean_cluster: None,
 ) -> None:
-    """Check that a tick changes nothing if the maintenances of an API group cannot be listed."""
+    """Check that a tick changes no conditions if the maintenances of an API group cannot be listed."""
     node = workload.take_node()
     maintenance = drain(functions, workload, node)
     publish(functions, workload, maintenance)
@@ -360,7 +366,7 @@ def test_incomplete_list_removes_no_conditions(
         fault_proxy.stop_faults()
 
     assert response.status_code == 503
-    assert read_true_conditions(workload, node) == {DRAINED, MAINTENANCE_IN_PROGRESS}
+    assert read_true_product_conditions(workload, node) == {DRAINED, MAINTENANCE_IN_PROGRESS}
 
 
 def test_tick_without_maintenances_sends_only_list_requests(
@@ -368,7 +374,7 @@ def test_tick_without_maintenances_sends_only_list_requests(
 ) -> None:
     """Design rule 10: on a cluster without maintenances, a tick sends one list request for each kind of object.
 
-    The test first caches that this install is active, because the step otherwise reads the install Lease once a minute.
+    The test first lets the step cache that this install is active; otherwise it reads the install Lease once a minute.
     """
     INSTALL_LEASE_CACHE.confirm(functions.clusters[STEP])
 
@@ -378,10 +384,10 @@ def test_tick_without_maintenances_sends_only_list_requests(
     assert requests == {f"GET {path}": 1 for path in (NODES_PATH, *(group.path for group in GROUPS.values()))}
 
 
-def test_passive_install_writes_nothing(
+def test_publish_conditions_ignores_events_in_passive_install(
     functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DRN-15: the function of a passive install ignores its events."""
+    """DRN-15: in a passive install, `publish-conditions` ignores its events."""
     node = workload.take_node()
     maintenance = drain(functions, workload, node)
     monkeypatch.setattr(publish_conditions, "is_active_install", lambda _client: False)
@@ -389,7 +395,7 @@ def test_passive_install_writes_nothing(
     assert functions.invoke(STEP, build_updated_event(maintenance)) is None
     assert functions.invoke(STEP, build_tick()) is None
 
-    assert read_true_conditions(workload, node) is None
+    assert read_true_product_conditions(workload, node) is None
 
 
 @proves("X-1")
@@ -398,7 +404,7 @@ def test_passive_install_writes_nothing(
 def test_corrupt_event_data_does_not_crash_publish_conditions(
     functions: Functions, workload: Workload, event_type: str
 ) -> None:
-    """X-1: `publish-conditions` never crashes if any one field of the event data has an arbitrary JSON value."""
+    """X-1: `publish-conditions` never crashes if a field of the event data has an arbitrary JSON value."""
     maintenance = drain(functions, workload, workload.take_node())
     valid_event = (
         build_updated_event(maintenance)

@@ -1,1 +1,1 @@
-"""Tests for the step that notifies the owners of workloads which block a drain."""
+"""Tests for `notify-owners`, which notifies the owners of workloads that block a drain."""

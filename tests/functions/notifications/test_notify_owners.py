@@ -1,4 +1,4 @@
-"""Tests for `notify-owners` on a real API server: announcements, their end, missing rights, and receivers."""
+"""Tests for `notify-owners` on a real API server: announcements, missing permissions and notification receivers."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ USERNAME = f"system:serviceaccount:node-maintenance:{STEP}"
 KEY = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 PATH = "/services/drains"
 SHORT_TIMEOUT_SECONDS = 0.2
-"""Timeout in the test with a receiver that does not respond."""
+"""Timeout of notifications in the test with a receiver that does not respond."""
 
 
 @pytest.fixture(autouse=True)
 def immediate_announcements(monkeypatch: pytest.MonkeyPatch, clean_cluster: None, admin_client: SyncClient) -> None:
-    """Announce a blocked drain immediately, with the knowledge of a process that has just started.
+    """Make the step announce a blocked drain immediately, and clear its cache as after a start of the process.
 
-    The announcements of earlier tests are deleted, because a tick would announce their end.
+    The fixture deletes the announcements of earlier tests, because a tick would announce the end of their blockages.
     """
     monkeypatch.setenv("NOTIFY_SECONDS", "0")
     query = {"fieldSelector": "involvedObject.kind=NodeMaintenance"}
@@ -64,7 +64,7 @@ def immediate_announcements(monkeypatch: pytest.MonkeyPatch, clean_cluster: None
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    """Yield an HTTP server that may receive notifications."""
+    """Yield an HTTP server to which the install permits notifications."""
     with closing(Receiver()) as server:
         monkeypatch.setenv("NOTIFY_HOSTS", server.url)
         monkeypatch.setenv("NOTIFY_KEY", KEY)
@@ -72,7 +72,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 
 class BlockedDrain:
-    """A node with a Deployment of two pods whose budget blocks the drain."""
+    """A maintenance of a node with a Deployment of two pods, whose PDB blocks the drain."""
 
     def __init__(self, functions: Functions, workload: Workload, group: ApiGroup = MEDIK8S, *, url: str = "") -> None:
         self._functions, self._workload = functions, workload
@@ -86,12 +86,12 @@ class BlockedDrain:
         assert [item["reason"] for item in self.maintenance["status"]["blockedPods"]] == ["DisruptionBudget"] * 2
 
     def unblock(self) -> None:
-        """Write a status without blocked pods, as after the budget's deletion."""
+        """Write a maintenance status without blocked pods, as after the deletion of the PDB."""
         path = f"{m.build_path(self.maintenance)}/status"
         self.maintenance = self._workload.client.patch(path, {"status": {"blockedPods": []}})
 
     def succeed(self) -> None:
-        """Scale the Deployment to zero, and run `evict` and `status`."""
+        """Scale the Deployment to zero, and run `evict` and `status`, so that the maintenance succeeds."""
         namespace = self._workload.namespace
         deployment_path = f"/apis/apps/v1/namespaces/{namespace}/deployments/web"
         self._workload.client.patch(deployment_path, {"spec": {"replicas": 0}})
@@ -103,12 +103,12 @@ class BlockedDrain:
         self._functions.invoke("status", drained)
 
     def notify(self) -> int:
-        """Post the current NodeMaintenance, as its update event does; return the status of the response."""
+        """Post an update event with the current NodeMaintenance, and return the status code of the response."""
         event = build_updated_event(self._workload.read_maintenance(self.maintenance))
         return self._functions.post(STEP, event).status_code
 
     def read_events(self, namespace: str = "") -> dict[tuple[str, str], str]:
-        """Return the messages of the step's Events in a namespace, by kind of the object and reason."""
+        """Return the messages of the step's Kubernetes Events in a namespace, by (object kind, reason)."""
         listed = self._workload.client.list(build_events_path(namespace or self._workload.namespace))["items"]
         found = [
             item
@@ -119,20 +119,20 @@ class BlockedDrain:
         return {(item["involvedObject"]["kind"], item["reason"]): item["message"] for item in found}
 
     def read_own_events(self) -> dict[tuple[str, str], str]:
-        """Return the messages of the step's Events on the NodeMaintenance."""
+        """Return the messages of the step's Kubernetes Events on the NodeMaintenance, by (object kind, reason)."""
         return self.read_events(CLUSTER_SCOPED_NAMESPACE)
 
 
 def tick(functions: Functions) -> None:
-    """Post a tick, whose response must be a success."""
+    """Post a tick, and assert that the step succeeds without a reply."""
     assert functions.invoke(STEP, build_tick()) is None
 
 
 @pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
-def test_owners_are_notified_of_blocked_drain_and_of_its_end(
+def test_owners_are_notified_of_beginning_and_end_of_blockage(
     functions: Functions, workload: Workload, group: ApiGroup
 ) -> None:
-    """Check that budget, Deployment and NodeMaintenance get an Event with the remedy, and one when it is over."""
+    """Check that PDB, Deployment and NodeMaintenance get an Event with the remedy, and one at the blockage's end."""
     drain = BlockedDrain(functions, workload, group)
     tick(functions)
 
@@ -152,8 +152,10 @@ def test_owners_are_notified_of_blocked_drain_and_of_its_end(
     }
 
 
-def test_repeated_events_write_nothing(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """Check that ticks and updates during a blockage and after it write nothing again, even in a new process."""
+def test_repeated_events_about_blockage_write_no_kubernetes_events(
+    functions: Functions, workload: Workload, audit: AuditLog
+) -> None:
+    """Check that repeated ticks and updates during and after a blockage write no Events, even in a new process."""
     drain = BlockedDrain(functions, workload)
     for _ in range(2):
         tick(functions)
@@ -169,8 +171,8 @@ def test_repeated_events_write_nothing(functions: Functions, workload: Workload,
     assert len(audit.list_writes_by(USERNAME)) == 6
 
 
-def test_update_announces_end_before_next_tick(functions: Functions, workload: Workload) -> None:
-    """Check that the update of a maintenance whose blockage this process has announced announces the end."""
+def test_update_of_maintenance_announces_end_of_blockage(functions: Functions, workload: Workload) -> None:
+    """Check that a maintenance's update announces the end of a blockage that the same process announced."""
     drain = BlockedDrain(functions, workload)
     tick(functions)
     drain.unblock()
@@ -180,8 +182,8 @@ def test_update_announces_end_before_next_tick(functions: Functions, workload: W
     assert ("Deployment", UNBLOCKED_REASON) in drain.read_events()
 
 
-def test_tick_announces_end_of_deleted_maintenance(functions: Functions, workload: Workload) -> None:
-    """X-3: a tick announces the end of a blockage whose NodeMaintenance is gone, even in a new process."""
+def test_tick_announces_end_of_blockage_of_deleted_maintenance(functions: Functions, workload: Workload) -> None:
+    """X-3: a tick announces the end of a blockage whose NodeMaintenance was deleted, even in a new process."""
     drain = BlockedDrain(functions, workload)
     tick(functions)
     workload.remove_maintenance(drain.maintenance)
@@ -192,12 +194,12 @@ def test_tick_announces_end_of_deleted_maintenance(functions: Functions, workloa
     assert ("Deployment", UNBLOCKED_REASON) in drain.read_events()
 
 
-def test_end_that_is_not_recorded_is_announced_again_without_duplicates(
+def test_unrecorded_end_of_blockage_is_announced_without_duplicates(
     functions: Functions, workload: Workload, audit: AuditLog
 ) -> None:
-    """Check that a process that ends before it records the end of a blockage loses no Event of the owners.
+    """Check that no owner misses an Event if a process ends before it records the end of a blockage.
 
-    A blockage is recorded before the Events of the owners, and its end after them.
+    The record of a blockage is written before the Events for the owners, and the record of its end after them.
     """
     drain = BlockedDrain(functions, workload)
     tick(functions)
@@ -216,8 +218,8 @@ def test_end_that_is_not_recorded_is_announced_again_without_duplicates(
     assert [item["count"] for item in owners["items"]] == [1, 1]
 
 
-def test_forged_update_does_not_announce_end(functions: Functions, workload: Workload) -> None:
-    """Design rule 1: an update event about an object that does not exist announces nothing."""
+def test_forged_update_does_not_announce_end_of_blockage(functions: Functions, workload: Workload) -> None:
+    """Design rule 1: an update event about an object that does not exist announces no end of a blockage."""
     drain = BlockedDrain(functions, workload)
     tick(functions)
     forged = {**drain.maintenance, "metadata": {**drain.maintenance["metadata"], "name": "absent"}}
@@ -230,7 +232,7 @@ def test_forged_update_does_not_announce_end(functions: Functions, workload: Wor
 def test_short_blockage_is_not_announced(
     functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that a blockage that is younger than the minimum time is not announced."""
+    """Check that a blockage is not announced until it has lasted for the minimum time."""
     monkeypatch.setenv("NOTIFY_SECONDS", "3600")
     drain = BlockedDrain(functions, workload)
 
@@ -239,8 +241,8 @@ def test_short_blockage_is_not_announced(
     assert drain.read_events() == drain.read_own_events() == {}
 
 
-def test_namespace_that_opted_out_gets_no_events(functions: Functions, workload: Workload) -> None:
-    """Check that no Event is written in a namespace with the label, but on the NodeMaintenance."""
+def test_namespace_with_opt_out_label_gets_no_events(functions: Functions, workload: Workload) -> None:
+    """Check that only the NodeMaintenance gets an Event if the namespace has the opt-out label."""
     workload.client.patch(
         f"/api/v1/namespaces/{workload.namespace}", {"metadata": {"labels": {OPT_OUT_LABEL: OPT_OUT_VALUE}}}
     )
@@ -257,8 +259,8 @@ def test_namespace_that_opted_out_gets_no_events(functions: Functions, workload:
     }
 
 
-def test_pod_without_workload_is_announced_on_budget(functions: Functions, workload: Workload) -> None:
-    """Check that a blocked pod without a controller, and an absent pod, leave only the budget to be notified."""
+def test_blockage_of_pod_without_controller_is_announced_on_pdb(functions: Functions, workload: Workload) -> None:
+    """Check that only the PDB gets an Event if the blocked pod has no controller."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a", labels={"app": "a"})
     workload.create_budget("a", {"app": "a"}, 1, expected_healthy=1)
@@ -279,7 +281,7 @@ def test_pod_without_workload_is_announced_on_budget(functions: Functions, workl
         ("get pods", {"PodDisruptionBudget"}),
     ],
 )
-def test_missing_right_to_read_leaves_out_objects(
+def test_objects_without_read_permission_get_no_events(
     proxied_functions: Functions,
     functions: Functions,
     fault_proxy: FaultProxy,
@@ -287,7 +289,7 @@ def test_missing_right_to_read_leaves_out_objects(
     refused: str,
     expected_kinds: set[str],
 ) -> None:
-    """Check that an object that the step may not read gets no Event, and that the others do."""
+    """Check that only objects that the step is permitted to read get an Event."""
     drain = BlockedDrain(functions, workload)
     refusal = Fault(403, f"{refused} is forbidden")
     fault_proxy.inject(lambda request: refusal if request.startswith(refused) else None)
@@ -301,13 +303,13 @@ def test_missing_right_to_read_leaves_out_objects(
     assert drain.read_own_events().keys() == {("NodeMaintenance", BLOCKED_REASON)}
 
 
-def test_nothing_is_announced_without_record(
+def test_no_blockage_is_announced_without_record(
     proxied_functions: Functions,
     functions: Functions,
     fault_proxy: FaultProxy,
     workload: Workload,
 ) -> None:
-    """Check that a step that may not write the record writes no other Event, answers 503, and tries again later."""
+    """Check that without permission to record the announcement, the step answers 503 and writes no other Event."""
     drain = BlockedDrain(functions, workload)
     refusal = Fault(403, "events is forbidden")
     fault_proxy.inject(lambda request: refusal if request.startswith("create events") else None)
@@ -323,10 +325,10 @@ def test_nothing_is_announced_without_record(
     assert len(drain.read_events()) == 2
 
 
-def test_incomplete_list_announces_no_end(
+def test_failed_list_of_maintenances_announces_no_end_of_blockage(
     proxied_functions: Functions, functions: Functions, fault_proxy: FaultProxy, workload: Workload
 ) -> None:
-    """Check that a tick announces no end if the maintenances of an API group cannot be listed."""
+    """Check that a tick announces no end of a blockage if the maintenances of an API group cannot be listed."""
     drain = BlockedDrain(functions, workload, KUBEVIRT)
     tick(functions)
     refusal = Fault(403, "nodemaintenances is forbidden")
@@ -340,10 +342,10 @@ def test_incomplete_list_announces_no_end(
     assert ("Deployment", UNBLOCKED_REASON) not in drain.read_events()
 
 
-def test_drain_without_obstacle_causes_no_request(functions: Functions, workload: Workload) -> None:
-    """Design rule 10: updates of a maintenance that nothing blocks cause no request, and a tick lists maintenances.
+def test_updates_of_unblocked_drain_cause_no_requests(functions: Functions, workload: Workload) -> None:
+    """Design rule 10: updates of an unblocked maintenance cause no API request, and a tick only lists maintenances.
 
-    The test first makes the process read the earlier announcements, as the first tick does.
+    The test first makes the process read the earlier announcements, as its first tick does.
     """
     tick(functions)
     maintenance = run_steps_with_status(functions, workload, workload.create_maintenance(workload.take_node()))
@@ -358,10 +360,10 @@ def test_drain_without_obstacle_causes_no_request(functions: Functions, workload
     assert requests == {f"GET {group.path}": 1 for group in GROUPS.values()}
 
 
-def test_passive_install_writes_nothing(
+def test_notify_owners_ignores_events_in_passive_install(
     functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DRN-15: the function of a passive install ignores its events."""
+    """DRN-15: in a passive install, `notify-owners` ignores its events."""
     drain = BlockedDrain(functions, workload)
     monkeypatch.setattr(notify_owners, "is_active_install", lambda _client: False)
 
@@ -372,23 +374,23 @@ def test_passive_install_writes_nothing(
 
 
 def is_signed(request: ReceivedRequest) -> bool:
-    """Return whether the request's signature is valid, as a receiver with the key computes it."""
+    """Return whether the request's signature is the one that a receiver with the key computes."""
     content = f"{request.headers['webhook-id']}.{request.headers['webhook-timestamp']}.".encode() + request.body
     expected = base64.b64encode(hmac.digest(parse_key(KEY), content, "sha256")).decode()
     return request.headers["webhook-signature"] == f"v1,{expected}"
 
 
-def list_types(receiver: Receiver) -> list[str]:
-    """Return the types of the received events."""
+def list_received_event_types(receiver: Receiver) -> list[str]:
+    """Return the types of the received CloudEvents."""
     received = [decode_event(request.headers, request.body) for request in receiver.list_requests(PATH)]
     return [event.get_type().removeprefix("dev.nodemaintenance.drain.") for event in received]
 
 
 @pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=lambda group: group.api_version.split("/")[0])
-def test_receiver_gets_signed_event_for_each_fact(
+def test_receiver_gets_signed_events_when_drain_is_blocked_continues_and_ends(
     functions: Functions, workload: Workload, receiver: Receiver, group: ApiGroup
 ) -> None:
-    """Check that a receiver gets one signed event when a drain is blocked, when it continues and when it has ended."""
+    """Check that a receiver gets one signed event each when a drain is blocked, continues and has ended."""
     drain = BlockedDrain(functions, workload, group, url=f"{receiver.url}{PATH}")
     tick(functions)
     assert drain.notify() == 204
@@ -399,7 +401,7 @@ def test_receiver_gets_signed_event_for_each_fact(
     tick(functions)
 
     requests = receiver.list_requests(PATH)
-    assert list_types(receiver) == ["blocked", "unblocked", "succeeded"]
+    assert list_received_event_types(receiver) == ["blocked", "unblocked", "succeeded"]
     assert all(map(is_signed, requests))
     assert {request.headers["content-type"] for request in requests} == {"application/cloudevents+json"}
     assert abs(time.time() - int(requests[0].headers["webhook-timestamp"])) < 600
@@ -414,9 +416,9 @@ def test_receiver_gets_signed_event_for_each_fact(
 def test_failed_notification_is_sent_again_with_same_id(
     functions: Functions, workload: Workload, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
-    """Check that an error, a redirect and a late response are answered with 503, and that the next tick repeats.
+    """Check that after an error, a redirect or a late response of the receiver, the next tick notifies it again.
 
-    The redirect is not followed, and the Events for the owners do not wait for the receiver.
+    The step answers 503 and does not follow the redirect. The Events for the owners do not wait for the receiver.
     """
     drain = BlockedDrain(functions, workload, url=f"{receiver.url}{PATH}")
 
@@ -446,9 +448,9 @@ def test_failed_notification_is_sent_again_with_same_id(
 def test_accepted_notification_is_recorded_while_other_request_hangs(
     functions: Functions, workload: Workload, receiver: Receiver
 ) -> None:
-    """Check that a pass records an accepted notification before the receiver responds to another one.
+    """Check that the step records an accepted notification before the receiver responds to another one.
 
-    The receiver responds to the first request only once the other notification is recorded.
+    The receiver responds to the first request only after the other notification is recorded.
     """
     drain = BlockedDrain(functions, workload, url=f"{receiver.url}{PATH}")
     blocked_pods = drain.maintenance["status"]["blockedPods"]
@@ -468,13 +470,13 @@ def test_accepted_notification_is_recorded_while_other_request_hangs(
 
     tick(functions)
 
-    assert list_types(receiver) == ["blocked", "blocked"]
+    assert list_received_event_types(receiver) == ["blocked", "blocked"]
 
 
-def test_receiver_that_is_down_delays_no_drain(
+def test_unreachable_receiver_does_not_affect_maintenance(
     functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that a refused connection is answered with 503 without the URL, and that the maintenance has no error."""
+    """Check that after a refused connection, the step answers 503 without the URL, and the maintenance has no error."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
     monkeypatch.setenv("NOTIFY_HOSTS", url)
@@ -490,10 +492,10 @@ def test_receiver_that_is_down_delays_no_drain(
     assert m.get_last_error(workload.read_maintenance(drain.maintenance)) == ""
 
 
-def test_address_that_is_not_permitted_is_refused(
+def test_no_notification_is_sent_to_host_that_is_not_permitted(
     functions: Functions, workload: Workload, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that nothing is sent to a host that the install does not permit, and that an Event states the remedy."""
+    """Check that no notification is sent to a host that the install does not permit; an Event states the remedy."""
     monkeypatch.setenv("NOTIFY_HOSTS", "hooks.example.com")
     drain = BlockedDrain(functions, workload, url=f"{receiver.url}{PATH}")
 
@@ -505,8 +507,10 @@ def test_address_that_is_not_permitted_is_refused(
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_replay_sends_nothing(functions: Functions, workload: Workload, receiver: Receiver, dry_run: bool) -> None:
-    """Check that a replay sends nothing, and that a dry run does not write Events either."""
+def test_replay_sends_no_notifications(
+    functions: Functions, workload: Workload, receiver: Receiver, dry_run: bool
+) -> None:
+    """Check that a replay sends no notifications, and that a dry run does not write Events either."""
     drain = BlockedDrain(functions, workload, url=f"{receiver.url}{PATH}")
 
     response = functions.post(STEP, extensions.add_replay_extensions(build_tick(), "r", dry_run=dry_run))
@@ -516,10 +520,10 @@ def test_replay_sends_nothing(functions: Functions, workload: Workload, receiver
     assert len(drain.read_events()) == (0 if dry_run else 2)
 
 
-def test_repeated_blockage_is_announced_at_limited_rate(
+def test_repeated_blockage_is_announced_only_after_delay(
     functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that a cause that blocks a drain again is not announced again within the delay."""
+    """Check that a repeated blockage with the same cause is announced only after `REPEAT_DELAY`."""
     drain = BlockedDrain(functions, workload)
     tick(functions)
     blocked_pods = drain.maintenance["status"]["blockedPods"]
@@ -538,8 +542,8 @@ def test_repeated_blockage_is_announced_at_limited_rate(
     assert len(workload.client.list(events_path, field_selector=fields)["items"]) == 2
 
 
-def test_step_writes_nothing_but_events(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """Check that the step only creates Events: it changes neither the maintenance nor a budget."""
+def test_notify_owners_writes_only_kubernetes_events(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """Check that `notify-owners` only creates Events, and changes neither the maintenance nor a PDB."""
     BlockedDrain(functions, workload)
     tick(functions)
 
@@ -550,7 +554,7 @@ def test_step_writes_nothing_but_events(functions: Functions, workload: Workload
 @proves("X-1")
 @pytest.mark.slow
 def test_corrupt_event_data_does_not_crash_notify_owners(functions: Functions, workload: Workload) -> None:
-    """X-1: `notify-owners` never crashes if any one field of the event data has an arbitrary JSON value."""
+    """X-1: `notify-owners` never crashes if a field of the event data has an arbitrary JSON value."""
     drain = BlockedDrain(functions, workload)
     valid_event = build_updated_event(drain.maintenance)
     post = build_post_function(functions, STEP, valid_event, events.RESOURCE_UPDATED)

@@ -1,4 +1,4 @@
-"""Tests for the settings of notifications in environment variables."""
+"""Tests for reading the settings of `notify-owners` from environment variables."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from functions.notifications.settings import Settings
 KEY = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
-def test_defaults_announce_after_minute_and_send_nothing() -> None:
+def test_default_settings_announce_after_one_minute_and_permit_no_receivers() -> None:
     assert Settings.from_environment({}) == Settings(timedelta(minutes=1), frozenset(), b"")
 
 
-def test_settings_are_read_from_environment() -> None:
+def test_notification_settings_are_read_from_environment() -> None:
     settings = Settings.from_environment({"NOTIFY_SECONDS": "0", "NOTIFY_HOSTS": "a.example", "NOTIFY_KEY": KEY})
 
     assert (settings.min_blocked, len(settings.origins), len(settings.key)) == (timedelta(0), 1, 24)
@@ -34,7 +34,7 @@ def test_settings_are_read_from_environment() -> None:
         ({"NOTIFY_KEY": "secret"}, "NOTIFY_KEY is not a key: write whsec_"),
     ],
 )
-def test_invalid_setting_prevents_start_and_is_named(
+def test_error_about_invalid_setting_names_variable(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], message: str
 ) -> None:
     for name, value in environment.items():

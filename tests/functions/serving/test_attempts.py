@@ -1,4 +1,4 @@
-"""Tests for publishing delivery attempts: in batches, by a separate thread, with almost no delay for the step."""
+"""Tests for publishing delivery attempts to `record`, in batches and by a separate thread."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.functions.event_builders import build_added_event, build_tick
 from tests.workload import Workload
 
 DISCARD_URL = "http://127.0.0.1:9"
-"""URL of the port `discard`, on which no server listens."""
+"""URL with the port of the `discard` service, on which no server listens."""
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def post_event(test_client: FlaskClient, step: str, event: CloudEvent) -> int:
     return test_client.post(f"/{step}", data=message.body, headers=message.headers).status_code
 
 
-def add_attempt(publisher: Publisher, input_event: CloudEvent, status: int = 204) -> None:
+def add_cordon_attempt(publisher: Publisher, input_event: CloudEvent, status: int = 204) -> None:
     with OngoingAttempt("cordon", input_event, publisher) as attempt:
         attempt.status = status
 
@@ -80,7 +80,7 @@ def test_published_attempt_contains_event_time_status_and_replies(
 def test_attempt_of_rejected_event_contains_status_and_error(
     flask_client: FlaskClient, attempts_receiver: Receiver
 ) -> None:
-    """X-6: The attempt of a rejected event contains the status and error; for a replay, also the replay's id."""
+    """X-6: The attempt of a rejected event contains the status code and the error, and the replay id for a replay."""
     event = CloudEvent(
         {**build_tick().get_attributes(), "type": events.MAINTENANCE_BEGUN, "replay": "r1"}, {"no": "node"}
     )
@@ -99,7 +99,7 @@ def test_replay_with_id_chosen_by_sender_is_published_as_replay(
 ) -> None:
     """X-6: A replay is published as a replay even if the sender chose an empty id, or the id of a redrive.
 
-    Otherwise, a sender could close a dead letter, or add a dry run to an event's history.
+    Otherwise, a sender could mark a dead letter as redriven, or add a dry run to an event's history.
     """
     event = CloudEvent({**build_tick().get_attributes(), "replay": replay_id, "dryrun": "All"}, {})
 
@@ -114,9 +114,9 @@ def test_replay_with_id_chosen_by_sender_is_published_as_replay(
 def test_rejected_event_is_published_as_dead_letter(
     flask_client: FlaskClient, attempts_receiver: Receiver, data: object
 ) -> None:
-    """X-6: A rejected event is published as a whole, with Knative's attributes for the rejecting URL and the reason.
+    """X-6: A rejected event is published completely, with Knative's attributes for the rejecting URL and the error.
 
-    A broker may treat 400 as a final response, and not create a dead letter.
+    A broker may treat 400 as a final response and create no dead letter.
     """
     event = CloudEvent({**build_tick().get_attributes(), "type": events.MAINTENANCE_BEGUN}, data)  # type: ignore[arg-type]
 
@@ -136,13 +136,13 @@ def test_rejected_event_is_published_as_dead_letter(
 
 
 def wait_for_requests(receiver: Receiver, event_id: str) -> list[ReceivedRequest]:
-    """Wait for a request that contains the event with this id, and return all requests that contain it."""
+    """Wait until the receiver got a request that contains the event with this id; return all such requests."""
     receiver.wait_until(lambda: any(request.id == event_id for request in receiver.requests))
     return [request for request in receiver.requests if request.id == event_id]
 
 
 def test_rejected_replay_is_not_a_dead_letter(flask_client: FlaskClient, attempts_receiver: Receiver) -> None:
-    """Check that a rejected replay is not published as a dead letter; the client that replays it gets the error."""
+    """Check that a rejected replay is not published as a dead letter, because its client gets the error."""
     replayed = CloudEvent(
         {**build_tick().get_attributes(), "type": events.MAINTENANCE_BEGUN, "replay": "r1"}, {"no": "node"}
     )
@@ -156,7 +156,7 @@ def test_rejected_replay_is_not_a_dead_letter(flask_client: FlaskClient, attempt
 
 
 def test_attempt_contains_name_of_exception_in_step(attempts_receiver: Receiver) -> None:
-    """X-6: The attempt of a step that raises an unexpected exception contains 500 and the exception's name."""
+    """X-6: The attempt of a step that raises an unexpected exception contains status 500 and the exception's name."""
     publisher = Publisher(attempts_receiver.url)
 
     with pytest.raises(TypeError, match="boom"):
@@ -174,8 +174,8 @@ def _raise_in_attempt(attempt: OngoingAttempt) -> None:
         raise TypeError("boom")
 
 
-def test_record_publishes_no_attempts(flask_client: FlaskClient, attempts_receiver: Receiver) -> None:
-    """Check that `record` does not publish its attempts, because each batch would cause another attempt of `record`."""
+def test_record_publishes_no_attempts_of_its_own(flask_client: FlaskClient, attempts_receiver: Receiver) -> None:
+    """Check that `record` publishes no attempts of its own, because each batch would cause another attempt."""
     assert post_event(flask_client, "record", build_tick()) == 204
     assert post_event(flask_client, "cordon", build_tick()) == 204
 
@@ -183,12 +183,12 @@ def test_record_publishes_no_attempts(flask_client: FlaskClient, attempts_receiv
     assert [attempt.function for attempt in parse_received_attempts(attempts_receiver)] == ["cordon"]
 
 
-def test_attempts_are_batched(attempts_receiver: Receiver) -> None:
+def test_attempts_are_published_in_batches(attempts_receiver: Receiver) -> None:
     """Check that attempts are published in batches: 150 attempts within half a second are sent in two requests."""
     publisher = Publisher(attempts_receiver.url)
 
     for _ in range(MAX_ATTEMPTS_PER_EVENT + 50):
-        add_attempt(publisher, build_tick())
+        add_cordon_attempt(publisher, build_tick())
 
     attempts_receiver.wait_for_requests("/", 2)
     publisher.close()
@@ -199,12 +199,12 @@ def test_attempts_are_batched(attempts_receiver: Receiver) -> None:
 
 @pytest.mark.slow
 def test_batch_is_retried_after_503(attempts_receiver: Receiver) -> None:
-    """X-6: A batch is retried after a 503 as the same event, so that `record` stores no attempt twice."""
+    """X-6: After a 503, a batch is sent again with the same event id, so that `record` stores no attempt twice."""
     attempts_receiver.answers["/"] = lambda _: Response(503 if len(attempts_receiver.requests) < 3 else 204)
     publisher = Publisher(attempts_receiver.url)
     event = build_tick()
 
-    add_attempt(publisher, event)
+    add_cordon_attempt(publisher, event)
 
     attempts_receiver.wait_for_requests("/", 3)
     publisher.close()
@@ -219,7 +219,7 @@ def test_batch_is_split_after_413(attempts_receiver: Receiver) -> None:
     test_events = [build_tick() for _ in range(8)]
 
     for event in test_events:
-        add_attempt(publisher, event)
+        add_cordon_attempt(publisher, event)
 
     attempts_receiver.wait_for_requests("/", 3)
     publisher.close()
@@ -235,14 +235,14 @@ def test_batch_is_split_after_413(attempts_receiver: Receiver) -> None:
 def test_invalid_attempt_does_not_cause_loss_of_other_attempts_in_batch(
     attempts_receiver: Receiver, functions: Functions
 ) -> None:
-    """X-6: A batch that is rejected because of one attempt is halved repeatedly, until only that attempt is lost."""
+    """X-6: A batch that is rejected because of one attempt is split repeatedly, until only that attempt is lost."""
     attempts_receiver.answers["/"] = lambda request: Response(400 if b"poison" in request.body else 204)
     publisher, before = Publisher(attempts_receiver.url), read_lost_count(functions)
     test_events = [build_tick() for _ in range(8)]
     invalid_event = CloudEvent({**build_tick().get_attributes(), "id": "poison"}, {})
 
     for event in (*test_events[:5], invalid_event, *test_events[5:]):
-        add_attempt(publisher, event)
+        add_cordon_attempt(publisher, event)
 
     attempts_receiver.wait_for_requests("/", 4)
     publisher.close()
@@ -262,7 +262,7 @@ def test_queue_drops_oldest_attempts_beyond_limit(functions: Functions) -> None:
     publisher = Publisher(DISCARD_URL, BATCH_DELAY_SECONDS)
 
     for _ in range(MAX_QUEUED_ATTEMPTS + 100 + 10):
-        add_attempt(publisher, build_tick())
+        add_cordon_attempt(publisher, build_tick())
 
     publisher.close()
     assert 10 <= read_lost_count(functions) - before <= 110
@@ -276,7 +276,7 @@ def test_unsendable_dead_letter_does_not_stop_publisher(attempts_receiver: Recei
     publisher.add_dead_letter(event)
 
     wait_for_requests(attempts_receiver, event.get_id())
-    add_attempt(publisher, event)
+    add_cordon_attempt(publisher, event)
     attempts_receiver.wait_for_requests("/", 2)
     publisher.close()
 
@@ -315,8 +315,8 @@ def test_dropped_dead_letters_are_counted(functions: Functions) -> None:
     assert 9 <= read_lost_count(functions, "dead_letters") - before <= 10
 
 
-def test_queue_is_limited_in_bytes(functions: Functions) -> None:
-    """X-6: The queue also limits the total size of attempts: the error counts, the event of up to 2 MiB does not."""
+def test_size_of_queued_attempts_is_limited(functions: Functions) -> None:
+    """X-6: The queue limits the total size of its attempts, which includes errors, but not events of up to 2 MiB."""
     before = read_lost_count(functions)
     publisher = Publisher(DISCARD_URL, BATCH_DELAY_SECONDS)
     large_event = CloudEvent(build_tick().get_attributes(), {"text": "x" * 2_000_000})
@@ -336,13 +336,13 @@ def read_lost_count(functions: Functions, metric_infix: str = "attempts") -> flo
 
 
 def test_publishing_delays_step_by_less_than_50_microseconds() -> None:
-    """Check that a step never waits for publication: the median delay is below 50 µs, even without a receiver."""
+    """Check that publishing an attempt delays a step by less than 50 µs (median), even without a receiver."""
     publisher, event = Publisher(DISCARD_URL, BATCH_DELAY_SECONDS), build_tick()
     durations = []
 
     for _ in range(1000):
         start_time = time.perf_counter()
-        add_attempt(publisher, event)
+        add_cordon_attempt(publisher, event)
         durations.append(time.perf_counter() - start_time)
 
     publisher.close()
@@ -351,9 +351,9 @@ def test_publishing_delays_step_by_less_than_50_microseconds() -> None:
 
 
 def test_close_publishes_remaining_attempts(attempts_receiver: Receiver) -> None:
-    """Check that `close` publishes the remaining attempts."""
+    """Check that `close` publishes the attempts that are still in the queue."""
     publisher = Publisher(attempts_receiver.url)
-    add_attempt(publisher, build_tick())
+    add_cordon_attempt(publisher, build_tick())
 
     publisher.close()
 
@@ -361,14 +361,14 @@ def test_close_publishes_remaining_attempts(attempts_receiver: Receiver) -> None
 
 
 def test_close_retries_until_record_is_available(attempts_receiver: Receiver) -> None:
-    """Check that `close` retries until `record` accepts the remaining attempts.
+    """Check that `close` sends the remaining attempts repeatedly until `record` accepts them.
 
-    While the product's own node is drained, `record` starts on another node and is unavailable for a moment.
+    When its node is drained, `record` is unavailable until it has started on another node.
     """
     attempts_receiver.answers["/"] = lambda _: Response(503 if len(attempts_receiver.requests) < 4 else 204)
     publisher, test_events = Publisher(attempts_receiver.url), [build_tick(), build_tick()]
     for event in test_events:
-        add_attempt(publisher, event)
+        add_cordon_attempt(publisher, event)
 
     publisher.close()
 
@@ -384,7 +384,7 @@ def test_close_returns_at_time_limit(attempts_receiver: Receiver) -> None:
     """
     attempts_receiver.answers["/"] = lambda _: Response(503)
     publisher = Publisher(attempts_receiver.url, 1.2)
-    add_attempt(publisher, build_tick())
+    add_cordon_attempt(publisher, build_tick())
     start_time = time.monotonic()
 
     publisher.close()
@@ -396,14 +396,14 @@ def test_close_returns_at_time_limit(attempts_receiver: Receiver) -> None:
 def test_connection_to_deleted_pod_times_out_quickly() -> None:
     """Check that a connection to a deleted pod times out quickly.
 
-    The next connection may reach another pod of `record`.
+    The next connection may reach another pod of `record`, so a retry is better than waiting.
     """
     with socket.create_server(("127.0.0.1", 0), backlog=0) as silent_server:
         address = silent_server.getsockname()
-        with socket.create_connection(address):  # Fill the backlog of one connection.
+        with socket.create_connection(address):  # Fill the listening socket's backlog of one connection.
             other_threads = set(threading.enumerate())
             publisher = Publisher("http://{}:{}".format(*address), flush_seconds=0.5)
-            add_attempt(publisher, build_tick())
+            add_cordon_attempt(publisher, build_tick())
             (thread,) = set(threading.enumerate()) - other_threads
             publisher.close()
             thread.join(3)
@@ -413,9 +413,9 @@ def test_connection_to_deleted_pod_times_out_quickly() -> None:
 
 @pytest.mark.slow
 def test_close_waits_briefly_for_local_record() -> None:
-    """Check that `close` waits only briefly for a `record` on the same host, which exits with all other processes."""
+    """Check that `close` waits only briefly for a `record` on the same host, where all processes exit together."""
     publisher = Publisher(DISCARD_URL)
-    add_attempt(publisher, build_tick())
+    add_cordon_attempt(publisher, build_tick())
     start_time = time.monotonic()
 
     publisher.close()
@@ -433,7 +433,7 @@ def test_attempt_added_during_retry_of_last_dead_letter_is_published(attempts_re
 
     def respond_and_close(_: object) -> Response:
         if len(attempts_receiver.requests) == 1:
-            add_attempt(publisher, build_tick())
+            add_cordon_attempt(publisher, build_tick())
             closing_thread.start()
             return Response(503)
         return Response(204)
@@ -453,7 +453,7 @@ QUEUE_ITEMS, QUEUE_BYTES = 5, 100
 
 @given(st.lists(st.integers(0, 150), max_size=30))
 def test_queue_keeps_newest_items_within_limits(sizes: list[int]) -> None:
-    """X-6: The queue holds as many of the newest items as fit, and returns the number of dropped items."""
+    """X-6: The queue keeps as many of the newest items as its limits allow, and returns the number of dropped items."""
     queue: BoundedQueue[int] = BoundedQueue(QUEUE_ITEMS, QUEUE_BYTES)
 
     dropped = sum(queue.append(number, size) for number, size in enumerate(sizes))
@@ -467,7 +467,7 @@ def test_queue_keeps_newest_items_within_limits(sizes: list[int]) -> None:
         assert len(remaining) == QUEUE_ITEMS or sum(sizes[dropped - 1 :]) > QUEUE_BYTES
 
 
-def test_bytes_of_removed_items_do_not_count() -> None:
+def test_size_of_removed_queue_items_does_not_count() -> None:
     """X-6: The bytes of a removed item do not count towards the queue's size limit."""
     queue: BoundedQueue[str] = BoundedQueue(QUEUE_ITEMS, QUEUE_BYTES)
     queue.append("first", 60)

@@ -1,4 +1,4 @@
-"""Tests that a lasting failure is reported, and that a short failure or a replay's failure is not (design rule 11)."""
+"""Tests that only a persistent failure of a step is reported, and no failure of a replay (design rule 11)."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def build_runner(on_failure: FailureHandler = build_step_failed) -> FunctionRunn
     return FunctionRunner(Function("cordon", fail_with_retry, (), (), on_failure=on_failure))
 
 
-def test_lasting_failure_is_reported_after_half_a_minute(clock: list[float]) -> None:
-    """X-6: A step raises `Retry` for half a minute, and then returns its failure event with the error."""
+def test_persistent_failure_is_reported_after_half_a_minute(clock: list[float]) -> None:
+    """X-6: A failing step raises `Retry` for half a minute, and then emits `maintenance.step_failed` with the error."""
     runner, event = build_runner(), build_hint()
     for clock[0] in (0.0, 15.0, 29.9):
         with pytest.raises(Retry):
@@ -77,12 +77,12 @@ def test_lasting_failure_is_reported_after_half_a_minute(clock: list[float]) -> 
         pytest.param(0.0, build_drift_event(event_type=events.NODE_TAINTED), False, False, id="another type"),
     ],
 )
-def test_next_event_of_failing_kind_is_reported_at_first_attempt(
+def test_failure_of_similar_event_is_reported_at_first_attempt(
     clock: list[float], seconds_later: float, next_event: BaseCloudEvent, has_succeeded: bool, is_reported: bool
 ) -> None:
-    """Design rule 9: After a reported failure, an event of the same kind is reported when its first attempt fails.
+    """Design rule 9: After a reported failure, the failure of a similar event is reported at the first attempt.
 
-    Ticks emit such events more often than every half minute, so the broker's queue would otherwise keep growing.
+    Ticks emit similar events more often than every half minute, so the broker's queue would otherwise keep growing.
     """
     tracker = FailureTracker()
     assert not tracker.record_failure(build_drift_event())
@@ -95,11 +95,11 @@ def test_next_event_of_failing_kind_is_reported_at_first_attempt(
     assert tracker.record_failure(next_event) is is_reported
 
 
-def test_api_server_event_is_not_reported_at_first_attempt(clock: list[float]) -> None:
+def test_failure_of_api_server_event_is_not_reported_at_first_attempt(clock: list[float]) -> None:
     """Design rule 9: A failing event of the API server is always retried for half a minute before it is reported.
 
-    The report writes the status, which causes another event of the API server. If the failure of that event were
-    reported immediately, the cycle would not end. The same rule applies to events about other kinds of objects.
+    The report changes the status, which causes another event of the API server. If that event's failure were reported
+    immediately, this would be an endless loop. The same rule applies to events about other kinds of objects.
     """
     tracker = FailureTracker()
     for kubernetes_object in (make_maintenance(), {**make_maintenance(), "kind": "Job"}):
@@ -114,10 +114,10 @@ def test_api_server_event_is_not_reported_at_first_attempt(clock: list[float]) -
         assert not tracker.record_failure(second)
 
 
-def test_event_waiting_for_concurrent_attempt_is_reported_after_half_a_minute(clock: list[float]) -> None:
+def test_failure_of_event_that_waits_for_concurrent_attempt_is_reported_after_half_a_minute(clock: list[float]) -> None:
     """Check that an event that waits for a concurrent attempt is reported only after half a minute.
 
-    The reply of the attempt in progress may be lost, so the waiting event must be delivered again.
+    The reply of the concurrent attempt may be lost, so the waiting event must be delivered again.
     """
     tracker = FailureTracker()
     tracker.record_failure(build_drift_event())
@@ -130,8 +130,8 @@ def test_event_waiting_for_concurrent_attempt_is_reported_after_half_a_minute(cl
     assert tracker.record_failure(build_drift_event(1), busy=True)
 
 
-def test_success_restarts_failure_age(clock: list[float]) -> None:
-    """Check that a failure is reported only after half a minute without a successful attempt."""
+def test_successful_attempt_restarts_failure_duration(clock: list[float]) -> None:
+    """Check that a failure is reported only after half a minute without any successful attempt."""
     outcomes = itertools.cycle([True, False])
 
     def fail_every_other_time(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
@@ -145,10 +145,10 @@ def test_success_restarts_failure_age(clock: list[float]) -> None:
 
 
 def test_step_without_failure_event_and_replay_are_retried(clock: list[float]) -> None:
-    """Check that a step without a failure event, and any step for a replay, raises `Retry` however long it fails.
+    """Check that a step without a failure event, and any step for a replay, always raises `Retry` when it fails.
 
-    `status` has no failure event, because it must write the facts in its event. A replay must have the same result as
-    the original event.
+    `status` has no failure event, because it must not lose the information in its event. A replay must have the same
+    result as the original event.
     """
     replay, runner_without_failure_event, runner = (
         extensions.add_replay_extensions(build_hint(), "replay-1", dry_run=False),
@@ -162,8 +162,8 @@ def test_step_without_failure_event_and_replay_are_retried(clock: list[float]) -
             runner.invoke(replay, NO_CLIENT)
 
 
-def test_tracker_forgets_oldest_events_beyond_limit(clock: list[float]) -> None:
-    """Check that the tracker forgets the oldest failing events, and the oldest reported kinds, beyond its limit."""
+def test_failure_tracker_drops_oldest_events_beyond_limit(clock: list[float]) -> None:
+    """Check that the tracker drops the oldest failing events and the oldest reported failures beyond its limit."""
     tracker, failing = (
         FailureTracker(),
         [build_drift_event(node=f"node-{number}") for number in range(MAX_TRACKED_EVENTS + 1)],

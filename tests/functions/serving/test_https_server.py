@@ -1,4 +1,4 @@
-"""Tests for changes of the HTTPS server's certificate: only new connections use the new certificate."""
+"""Tests for certificate changes of the HTTPS server, which uses a new certificate only for new connections."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def create_client_context(*trusted_cas: CertificateAuthority) -> ssl.SSLContext:
     return ssl.create_default_context(cadata="\n".join(ca.ca_certificate for ca in trusted_cas))
 
 
-async def fetch_port(session: ClientSession, port: int) -> str:
+async def fetch_peer_port(session: ClientSession, port: int) -> str:
     async with session.get(f"https://{SERVER_NAME}:{port}/") as response:
         return await response.text()
 
 
-async def fetch_port_on_new_connection(port: int, *trusted_cas: CertificateAuthority) -> str:
+async def fetch_peer_port_of_new_connection(port: int, *trusted_cas: CertificateAuthority) -> str:
     """Return the client port that the server reports for a new connection of a client that trusts these CAs."""
     async with ClientSession(connector=TCPConnector(ssl=create_client_context(*trusted_cas))) as session:
-        return await fetch_port(session, port)
+        return await fetch_peer_port(session, port)
 
 
 def run_with_timeout(coroutine: Coroutine[Any, Any, None]) -> None:
@@ -59,12 +59,12 @@ def test_changed_certificate_is_used_for_new_connections_only(tmp_path: Path) ->
     async def rotate_certificate() -> None:
         session = ClientSession(connector=TCPConnector(ssl=create_client_context(old)))
         async with serve_https(build_application(), tmp_path, 0, SERVER_NAME) as port, session:
-            before = await fetch_port(session, port)
+            before = await fetch_peer_port(session, port)
             new.write_serving_certificate(tmp_path, [SERVER_NAME])
             with pytest.raises(ClientConnectorError):
-                await fetch_port_on_new_connection(port, old)
-            assert await fetch_port_on_new_connection(port, new)
-            assert await fetch_port(session, port) == before
+                await fetch_peer_port_of_new_connection(port, old)
+            assert await fetch_peer_port_of_new_connection(port, new)
+            assert await fetch_peer_port(session, port) == before
 
     run_with_timeout(rotate_certificate())
 
@@ -75,9 +75,9 @@ def test_handshakes_fail_until_certificate_exists(tmp_path: Path) -> None:
     async def issue_certificate_late() -> None:
         async with serve_https(build_application(), tmp_path, 0, SERVER_NAME) as port:
             with pytest.raises(ClientConnectorError):
-                await fetch_port_on_new_connection(port, ca)
+                await fetch_peer_port_of_new_connection(port, ca)
             ca.write_serving_certificate(tmp_path, [SERVER_NAME])
-            assert await fetch_port_on_new_connection(port, ca)
+            assert await fetch_peer_port_of_new_connection(port, ca)
 
     run_with_timeout(issue_certificate_late())
 
@@ -92,14 +92,14 @@ def test_previous_certificate_is_used_if_new_certificate_is_unusable(
 
     async def write_unusable_file() -> None:
         async with serve_https(build_application(), tmp_path, 0, SERVER_NAME) as port:
-            assert await fetch_port_on_new_connection(port, ca)
+            assert await fetch_peer_port_of_new_connection(port, ca)
             (tmp_path / broken_file).write_text(text)
-            assert await fetch_port_on_new_connection(port, ca)
+            assert await fetch_peer_port_of_new_connection(port, ca)
 
     run_with_timeout(write_unusable_file())
 
 
-def test_mismatched_key_is_not_used(tmp_path: Path) -> None:
+def test_key_that_does_not_match_certificate_is_not_used(tmp_path: Path) -> None:
     """Check that the server never uses a key with another key's certificate.
 
     A client may connect between the writes of the two files.
@@ -110,16 +110,16 @@ def test_mismatched_key_is_not_used(tmp_path: Path) -> None:
 
     async def replace_key_before_certificate() -> None:
         async with serve_https(build_application(), tmp_path, 0, SERVER_NAME) as port:
-            assert await fetch_port_on_new_connection(port, first)
+            assert await fetch_peer_port_of_new_connection(port, first)
             (tmp_path / "other/tls.key").replace(tmp_path / "tls.key")
-            assert await fetch_port_on_new_connection(port, first)
+            assert await fetch_peer_port_of_new_connection(port, first)
             (tmp_path / "other/tls.crt").replace(tmp_path / "tls.crt")
-            assert await fetch_port_on_new_connection(port, second)
+            assert await fetch_peer_port_of_new_connection(port, second)
 
     run_with_timeout(replace_key_before_certificate())
 
 
-def test_updated_secret_mount_is_used(tmp_path: Path) -> None:
+def test_certificate_in_updated_secret_mount_is_used(tmp_path: Path) -> None:
     """Check that the server uses a new version of a mounted Secret.
 
     The kubelet writes a new folder and then moves the symlink `..data` to it.
@@ -133,10 +133,10 @@ def test_updated_secret_mount_is_used(tmp_path: Path) -> None:
 
     async def move_symlink() -> None:
         async with serve_https(build_application(), tmp_path, 0, SERVER_NAME) as port:
-            assert await fetch_port_on_new_connection(port, old)
+            assert await fetch_peer_port_of_new_connection(port, old)
             (tmp_path / "..new").symlink_to("..2")
             (tmp_path / "..new").replace(tmp_path / "..data")
-            assert await fetch_port_on_new_connection(port, new)
+            assert await fetch_peer_port_of_new_connection(port, new)
 
     run_with_timeout(move_symlink())
 
@@ -173,7 +173,7 @@ def exhaust_file_descriptors() -> Iterator[None]:
 def test_no_handshake_fails_during_certificate_changes(tmp_path: Path) -> None:
     """Check that no handshake fails while the certificate changes twenty times and clients keep connecting.
 
-    The clients trust both CAs.
+    The clients trust the CAs of all certificates.
     """
     cas = CertificateAuthority("one"), CertificateAuthority("two")
     cas[0].write_serving_certificate(tmp_path, [SERVER_NAME])
@@ -181,7 +181,7 @@ def test_no_handshake_fails_during_certificate_changes(tmp_path: Path) -> None:
     async def connect_until_stopped(port: int, stop: asyncio.Event) -> int:
         count = 0
         while not stop.is_set():
-            assert await fetch_port_on_new_connection(port, *cas)
+            assert await fetch_peer_port_of_new_connection(port, *cas)
             count += 1
         return count
 
@@ -190,7 +190,7 @@ def test_no_handshake_fails_during_certificate_changes(tmp_path: Path) -> None:
         async with serve_https(build_application(), tmp_path, 0, SERVER_NAME) as port:
             tasks = [asyncio.create_task(connect_until_stopped(port, stop)) for _ in range(4)]
             for number in range(20):
-                await fetch_port_on_new_connection(port, *cas)
+                await fetch_peer_port_of_new_connection(port, *cas)
                 await asyncio.to_thread(cas[number % 2].write_serving_certificate, tmp_path, [SERVER_NAME])
             stop.set()
             assert sum(await asyncio.gather(*tasks)) > 20

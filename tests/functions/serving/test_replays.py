@@ -1,4 +1,4 @@
-"""Tests for replayed events: only the client that replays gets the replies, and a dry run stores nothing."""
+"""Tests for replayed events: only the replaying client gets the replies, and a dry run stores no writes."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ Prepare = Callable[[Functions, Workload, str], BaseCloudEvent]
 def post_event(
     functions: Functions, step: str, event: BaseCloudEvent, accept: str = BATCH_CONTENT_TYPE, **extensions: str
 ) -> TestResponse:
-    """Post the event with additional extensions."""
+    """Post the event with additional extension attributes and this `Accept` header."""
     message = encode_binary(event)
     headers = {**message.headers, **{f"ce-{name}": value for name, value in extensions.items()}, "accept": accept}
     return functions.clients[step].post(f"/{step}", data=message.body, headers=headers)
 
 
 def parse_batch(response: TestResponse) -> list[Any]:
-    """Return the events of a batch response."""
+    """Return the CloudEvents of a batch response."""
     assert response.status_code == 200, response.text
     assert response.headers["content-type"] == BATCH_CONTENT_TYPE
     batch: list[Any] = json.loads(response.data)
@@ -52,7 +52,7 @@ def parse_batch(response: TestResponse) -> list[Any]:
 
 
 def select_product_entries(entries: list[Object]) -> list[Object]:
-    """Return the audit entries of the product's accounts, without node heartbeats and controllers' writes."""
+    """Return the audit entries of the product's ServiceAccounts, without those of nodes and Kubernetes controllers."""
     return [entry for entry in entries if entry["user"]["username"].startswith(OWN_USER_PREFIX)]
 
 
@@ -93,10 +93,10 @@ STEPS = {
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_dry_run_returns_reply_and_stores_nothing(
+def test_dry_run_returns_reply_and_stores_no_writes(
     functions: Functions, workload: Workload, audit: AuditLog, step: str
 ) -> None:
-    """X-2: A dry run of a step sends all writes, stores nothing, and returns a reply with the event's extensions."""
+    """X-2: A dry run of a step stores no writes, and returns a reply with the event's extension attributes."""
     prepare, kind, writes = STEPS[step]
     node = workload.take_node()
     workload.create_bare_pods(node, "a")
@@ -113,7 +113,7 @@ def test_dry_run_returns_reply_and_stores_nothing(
     assert {name: response[name] for name in DRY_RUN_EXTENSIONS} == DRY_RUN_EXTENSIONS
 
 
-def test_dry_run_of_status_stores_nothing(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+def test_dry_run_of_status_does_not_store_status(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-12: A dry run of `status`, the only writer of the status, does not store the status."""
     maintenance = workload.create_maintenance(workload.take_node())
     begun_event = functions.run_begin(maintenance)
@@ -129,7 +129,7 @@ def test_dry_run_of_status_stores_nothing(functions: Functions, workload: Worklo
     assert "status" not in workload.read_maintenance(maintenance)
 
 
-def test_dry_run_of_guard_deletes_nothing(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+def test_dry_run_of_guard_deletes_no_maintenance(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-20: A dry run of `guard` does not delete the maintenance of a node that no longer exists."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
@@ -154,7 +154,7 @@ def test_dry_run_of_guard_deletes_nothing(functions: Functions, workload: Worklo
 def test_replay_without_accept_header_gets_empty_response(functions: Functions, workload: Workload) -> None:
     """X-2: A replay without a suitable `Accept` header gets an empty response.
 
-    A broker that delivers a replay therefore does not start a second chain of events.
+    If a broker delivers a replay, no second chain of events therefore starts.
     """
     event = functions.run_begin(workload.create_maintenance(workload.take_node()))
 
@@ -164,7 +164,7 @@ def test_replay_without_accept_header_gets_empty_response(functions: Functions, 
 
 
 def test_several_replies_to_replay_are_returned_as_batch(functions: Functions, workload: Workload) -> None:
-    """X-3: A replay of `resync` returns all replies in its response, and needs no `K_SINK`, which is not set here."""
+    """X-3: A replay of `resync` returns all replies in its response, even if `K_SINK` is not set."""
     maintenances = [workload.create_maintenance(workload.take_node()) for _ in range(2)]
 
     replies = parse_batch(post_event(functions, "resync", build_tick(), replay="r1", dryrun="All"))
@@ -175,10 +175,10 @@ def test_several_replies_to_replay_are_returned_as_batch(functions: Functions, w
 
 
 @pytest.mark.parametrize("value", ["None", "all", "true", ""])
-def test_unknown_dryrun_value_is_rejected(
+def test_event_with_unknown_dryrun_value_is_rejected(
     functions: Functions, workload: Workload, audit: AuditLog, value: str
 ) -> None:
-    """X-1: An event with an unknown value of `dryrun` is rejected, because its sender may not want any writes."""
+    """X-1: An event with an unknown value of `dryrun` is rejected, because its sender may expect a dry run."""
     event = functions.run_begin(workload.create_maintenance(workload.take_node()))
     before = len(audit.list_writes_by())
 
@@ -202,8 +202,8 @@ def test_replay_without_dryrun_writes(functions: Functions, workload: Workload, 
     assert (response["replay"], response.get("dryrun")) == ("r1", None)
 
 
-def test_replay_is_not_counted_in_metrics(functions: Functions, workload: Workload) -> None:
-    """X-2: Metrics count neither a replay nor the pods that it would evict."""
+def test_dry_run_replay_is_not_counted_in_metrics(functions: Functions, workload: Workload) -> None:
+    """X-2: The metrics count neither a dry run nor the pods that it would evict."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a")
     event = functions.run_until_tainted(workload.create_maintenance(node))
@@ -220,7 +220,7 @@ def read_metric_lines(functions: Functions) -> list[str]:
 
 
 def test_journal_stores_no_dry_run(functions: Functions) -> None:
-    """X-2: The journal stores no dry run. The event of a replay without `dryrun` is already in the journal."""
+    """X-2: The journal stores no dry-run replay. The event of any other replay is already in the journal."""
     event = build_tick()
 
     post_event(functions, "record", event, **DRY_RUN_EXTENSIONS)
@@ -231,7 +231,7 @@ def test_journal_stores_no_dry_run(functions: Functions) -> None:
 def test_log_lines_of_replay_contain_replay_extensions(
     functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """NMO-17, KNM-5: Each log line of a replay contains the replay's extensions; later log lines do not."""
+    """NMO-17, KNM-5: Each log line of a replay contains the replay's extension attributes; later log lines do not."""
     maintenance: Object = workload.create_maintenance(workload.take_node())
     caplog.handler.setFormatter(JsonFormatter())
     caplog.clear()
@@ -247,7 +247,7 @@ def test_log_lines_of_replay_contain_replay_extensions(
     assert not [line for line in caplog.text.splitlines() if "replay" in json.loads(line)]
 
 
-def test_reply_inherits_replay_extensions(workload: Workload) -> None:
+def test_reply_to_replay_inherits_replay_extensions(workload: Workload) -> None:
     """X-2: A reply to a replay is itself marked as a replay."""
     maintenance = workload.create_maintenance("nowhere")
     cause = extensions.add_replay_extensions(build_product_event(events.NODE_TAINTED, maintenance), "r1", dry_run=True)

@@ -1,4 +1,4 @@
-"""Tests for the shutdown of a function server, and for requests that never complete."""
+"""Tests for the shutdown of a function server, and for requests that clients never complete."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ pytestmark = pytest.mark.slow
 MAX_SHUTDOWN_SECONDS = 10
 """Maximum time for the shutdown; gunicorn would wait for 25 s."""
 MAX_SHUTDOWN_SECONDS_WITH_NEW_CONNECTION = 4.5
-"""Maximum time for a shutdown with a new connection; by default, gunicorn waits 5 s for a connection's first bytes."""
+"""Maximum time for a shutdown with a new connection, for whose first bytes gunicorn waits 5 s by default."""
 
 
 @contextmanager
 def run_function_server(
     cluster: LocalCluster, log_folder: Path, arguments: str = "", settings: Path | None = None
 ) -> Iterator[tuple[Server, int]]:
-    """Yield a ready server of `cordon` and its port.
+    """Yield a function server that serves `cordon`, and its port.
 
-    `arguments` are further gunicorn options, and `settings` is a gunicorn settings file that replaces the shipped one.
+    `arguments` are additional gunicorn options, and `settings` is a gunicorn settings file that replaces the shipped
+    file.
     """
     port, function_config = reserve_port(), FunctionConfig("http://localhost:9/", "", "http://localhost:9/")
     server = build_function_server("cordon", port, log_folder / "log", cluster.kubeconfig, function_config, "cordon")
@@ -40,7 +41,7 @@ def run_function_server(
         server.command[server.command.index("functions/gunicorn.conf.py")] = str(settings)
     server.start()
     try:
-        wait_until_ready("cordon", lambda: _is_alive(port), [server])
+        wait_until_ready("cordon", lambda: _is_server_alive(port), [server])
         yield server, port
     finally:
         server.kill()
@@ -55,7 +56,7 @@ def test_idle_connection_does_not_delay_shutdown(idle_cluster: LocalCluster, tmp
         run_function_server(idle_cluster, tmp_path, "--threads 1") as (server, port),
         socket.create_connection(("127.0.0.1", port)),
     ):
-        assert _is_alive(port), "the server's only thread still waits for the idle connection"
+        assert _is_server_alive(port), "the server's only thread still waits for the idle connection"
         start_time = time.monotonic()
         server.stop(MAX_SHUTDOWN_SECONDS)
         assert time.monotonic() - start_time < MAX_SHUTDOWN_SECONDS
@@ -64,7 +65,7 @@ def test_idle_connection_does_not_delay_shutdown(idle_cluster: LocalCluster, tmp
 def test_new_connection_does_not_delay_shutdown(idle_cluster: LocalCluster, tmp_path: Path) -> None:
     """Check that a new connection without a request does not delay the shutdown.
 
-    A server thread waits for the connection's first bytes, but the last attempts must be published in the grace period.
+    A server thread waits for the connection's first bytes, but must end early enough to publish the last attempts.
     """
     with run_function_server(idle_cluster, tmp_path) as (server, port), socket.create_connection(("127.0.0.1", port)):
         start_time = time.monotonic()
@@ -83,15 +84,15 @@ def test_incomplete_requests_time_out(idle_cluster: LocalCluster, tmp_path: Path
             idle_connection = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             idle_connection.sendall(request_start)
         start_time = time.monotonic()
-        assert _is_alive(port)
+        assert _is_server_alive(port)
         assert 0.5 < time.monotonic() - start_time < MAX_SHUTDOWN_SECONDS
 
 
 @proves("X-6")
 def test_event_with_incomplete_body_is_not_processed(idle_cluster: LocalCluster, tmp_path: Path) -> None:
-    """Check that an event whose sender ends before the body is complete gets a 503, by which a proxy sends it again.
+    """Check that the server answers 503 if a client disconnects before the body is complete, so that a proxy retries.
 
-    gunicorn hands over the part of the body that has arrived.
+    gunicorn passes the incomplete body to the application.
     """
     head = "POST /cordon HTTP/1.1\r\nHost: cordon\r\nContent-Type: application/json\r\nContent-Length: 40\r\n"
     attributes = "ce-specversion: 1.0\r\nce-id: 1\r\nce-source: test\r\nce-type: maintenance.begun\r\n"
@@ -106,7 +107,7 @@ def test_event_with_incomplete_body_is_not_processed(idle_cluster: LocalCluster,
     assert b" 503 " in response
 
 
-def _is_alive(port: int) -> bool:
+def _is_server_alive(port: int) -> bool:
     try:
         return requests.get(f"http://127.0.0.1:{port}/health/liveness", timeout=20).ok
     except requests.ConnectionError:

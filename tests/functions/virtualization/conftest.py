@@ -1,4 +1,4 @@
-"""Fixtures for the tests of `migrate` and `protect`; they delete each test's VMIs, because both steps read all VMIs."""
+"""Fixtures for the tests of `migrate` and `protect`, which delete each test's VMIs, since both steps read all VMIs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class VmiScenario:
         self.node = self.add_drained_node()
 
     def add_drained_node(self) -> str:
-        """Add a drain taint to another node and return its name."""
+        """Add a drain taint to another node and return the node's name."""
         name = self.workload.take_node()
         self._drained_nodes.append(name)
         self.administrator_client.patch(build_node_path(name), {"spec": {"taints": [KUBEVIRT_DRAIN_TAINT]}})
@@ -53,7 +53,7 @@ class VmiScenario:
             self.administrator_client.get(f"{get_instances_path(self.workload.namespace)}/{name}")["status"]["nodeName"]
         )
 
-    def wait_until_moved(self, nodes: list[str], timeout_seconds: float) -> None:
+    def wait_until_vmis_left_nodes(self, nodes: list[str], timeout_seconds: float) -> None:
         """Wait until no VMI runs on any of these nodes."""
         wait_for_collection(
             self.administrator_client,
@@ -63,7 +63,7 @@ class VmiScenario:
         )
 
     def delete_migrations(self) -> None:
-        """Delete all migrations, and the Lease that contains the claims on migration slots."""
+        """Delete all migrations, and the Lease that contains the claims for migration slots."""
         self._delete(MIGRATIONS_PATH)
         self.administrator_client.run(get_or_none(self.administrator_client.api.request("DELETE", LEASE_PATH)))
 

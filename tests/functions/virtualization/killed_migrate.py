@@ -1,8 +1,9 @@
-"""Runs `migrate` on a tick and kills the process before one of its requests.
+"""Runs `migrate` with a tick, and kills the process before one of its API requests.
 
 Usage: `killed_migrate KUBECONFIG EVENT_ID REQUEST_COUNT`.
 
-The exit code is -9 if the process was killed, and 0 if the pass completed with at most REQUEST_COUNT requests.
+The exit code is 0 if the pass needs at most REQUEST_COUNT requests. Otherwise the process is killed before its next
+request, and the exit code is -9.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests for the time limits of the writes in a pass of `protect`, which depend on the pass's deadline."""
+"""Tests for the time limits of the PDB writes in a pass of `protect`, which depend on the deadline of the pass."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def measure_write_time_limits(writer: BudgetWriter, pass_seconds: float, write_c
 def test_only_first_write_of_pass_may_be_slow() -> None:
     """Check that a pass's first write gets all unreserved time, and each later write a fixed time limit.
 
-    Each pass starts with the next VMI, so a slow webhook does not keep any budget from being written.
+    Each pass starts with the next VMI, so a slow admission webhook does not keep any PDB from being written.
     """
     writer = BudgetWriter()
     first_limit, *later_limits = measure_write_time_limits(writer, PASS_SECONDS, 3)
@@ -34,7 +34,7 @@ def test_only_first_write_of_pass_may_be_slow() -> None:
 
 
 def test_first_write_late_in_pass_gets_fixed_time_limit() -> None:
-    """Check that a first write late in a pass gets the fixed time limit, and is not sent within the reserved time."""
+    """Check that a late first write gets the fixed time limit, and is not sent within the reserved time."""
     writer = BudgetWriter()
 
     assert measure_write_time_limits(writer, WRITE_TIMEOUT_SECONDS, 1) == pytest.approx(

@@ -1,4 +1,4 @@
-"""Tests for `migrate` in many concurrent or killed processes: no VMI migrates twice, and no limit is exceeded."""
+"""Tests that concurrent or killed processes of `migrate` migrate no VMI twice and exceed no limit."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ pytestmark = pytest.mark.slow
 
 RANDOM_SEED, PROCESS_COUNT, TIMEOUT_SECONDS = 1, 6, 60.0
 MAX_DELAY_SECONDS, RANDOM_CONDITION_CHANGES = 0.03, 300
-"""Maximum delay of a request, and number of random condition changes before all VMIs are migratable."""
+"""Maximum delay of an API request, and number of random condition changes before all VMIs are migratable."""
 MIN_REQUESTS = 8
 """Minimum number of requests in a pass that creates two migrations.
 
-The pass sends four lists, reads the node and the Lease, writes the Lease, and creates the two migrations.
+The pass sends four list requests, reads the node and the Lease, writes the Lease, and creates the two migrations.
 """
 
 
 @proves("DRN-8", "X-2")
-def test_kill_before_any_request_causes_no_duplicate(
+def test_kill_before_any_request_causes_no_duplicate_migration(
     vmi_scenario: VmiScenario, functions: Functions, idle_cluster: LocalCluster
 ) -> None:
-    """Check that a process killed before any one of its requests causes no duplicate migration.
+    """Check that no duplicate migration is created if a process is killed before any of its API requests.
 
     The redelivered event creates only the missing migrations.
     """
@@ -85,9 +85,10 @@ def test_kill_before_any_request_causes_no_duplicate(
 def test_only_first_claiming_process_creates_migrations(
     vmi_scenario: VmiScenario, functions: Functions, idle_cluster: LocalCluster, moment: str
 ) -> None:
-    """Check that if two processes see different migratable VMIs, only the first one to claim creates migrations.
+    """Check that only the process that claims the migration slots first creates migrations.
 
-    Between the read and the write of one process, the other VMIs become migratable and another process runs a pass.
+    The two processes read different migratable VMIs: between the read and the write of one process, other VMIs become
+    migratable and the other process runs a pass.
     """
     vmis = [
         vmi_scenario.create_vmi(
@@ -131,16 +132,16 @@ def build_migratable_condition(is_migratable: bool) -> Object:
     [(1, 6, 2), (4, 2, 5)],
     ids=["limit per node", "limit per cluster"],
 )
-def test_concurrent_processes_exceed_no_limit(
+def test_concurrent_processes_exceed_no_migration_limit(
     vmi_scenario: VmiScenario,
     idle_cluster: LocalCluster,
     source_node_count: int,
     vmis_per_node: int,
     max_concurrent: int,
 ) -> None:
-    """Check that concurrent processes with repeated, unordered events migrate each VMI once and exceed no limit.
+    """Check that concurrent processes with repeated and unordered events migrate each VMI once and exceed no limit.
 
-    A watch counts the migrations in progress at any moment.
+    The test watches the migrations and counts those that are in progress at the same time.
     """
     nodes = [vmi_scenario.node, *(vmi_scenario.add_drained_node() for _ in range(source_node_count - 1))]
     names = [f"vm-{number}" for number in range(source_node_count * vmis_per_node)]
@@ -159,7 +160,7 @@ def test_concurrent_processes_exceed_no_limit(
             for seed in range(PROCESS_COUNT)
         ]
         try:
-            vmi_scenario.wait_until_moved(nodes, TIMEOUT_SECONDS)
+            vmi_scenario.wait_until_vmis_left_nodes(nodes, TIMEOUT_SECONDS)
         finally:
             stop_requested.set()
         conflict_count = sum(future.result() for future in futures)
@@ -167,7 +168,9 @@ def test_concurrent_processes_exceed_no_limit(
     assert sorted(vmi_scenario.map_migrations_to_vmis().values()) == sorted(names)
     assert watcher.vmis_with_two_migrations == set()
     assert 0 < watcher.max_concurrent <= max_concurrent
-    assert conflict_count > 0, "no two processes claimed at the same time, so the limits were not tested"
+    assert conflict_count > 0, (
+        "no two processes claimed migration slots at the same time, so the limits were not tested"
+    )
 
 
 def build_hints(vmi_scenario: VmiScenario, vmi_names: list[str]) -> list[BaseCloudEvent]:
@@ -187,7 +190,7 @@ HINT_KINDS = (VMI_KIND, MIGRATION_KIND)
 
 
 class DelayedApi(Api):
-    """An API client that delays each request, so that its reads are outdated when it writes."""
+    """An API client that delays each request, so that its data is outdated when it sends a write."""
 
     random = Random(RANDOM_SEED)
 
@@ -214,7 +217,7 @@ def run_migrate_until_stopped(
 
 @contextmanager
 def finish_migrations_in_background(vmi_scenario: VmiScenario, stop_requested: threading.Event) -> Iterator[None]:
-    """During the block, finish each migration, with its VMI on another node."""
+    """Finish each migration, with its VMI on another node, in a thread during the `with` block."""
     with ThreadPoolExecutor(1) as thread:
         future = thread.submit(finish_migrations, vmi_scenario, stop_requested)
         yield
@@ -225,7 +228,7 @@ def finish_migrations_in_background(vmi_scenario: VmiScenario, stop_requested: t
 def finish_migrations(vmi_scenario: VmiScenario, stop_requested: threading.Event) -> None:
     """Move each migrating VMI and then end its migration, in the same order as KubeVirt.
 
-    At first, VMIs are migratable at random, so that the processes choose different ones to migrate next.
+    At first, random VMIs are migratable, so that the processes choose different VMIs to migrate next.
     """
     migrations_path, random, rounds = (
         get_migrations_path(vmi_scenario.workload.namespace),

@@ -53,7 +53,7 @@ def build_valid_event(vmi_scenario: VmiScenario, functions: Functions, event_typ
 def test_corrupt_event_data_causes_no_crash_or_migration(
     vmi_scenario: VmiScenario, functions: Functions, step: str, event_type: str
 ) -> None:
-    """X-1: An arbitrary JSON value in any one field of the event data causes neither a crash nor a migration."""
+    """X-1: An arbitrary JSON value in a field of the event data causes neither a crash nor a migration."""
     vmi_scenario.create_vmi(build_vmi("stuck", vmi_scenario.node, migratable=NOT_MIGRATABLE))
     valid_event = build_valid_event(vmi_scenario, functions, event_type)
     post = build_post_function(functions, step, valid_event, event_type)

@@ -1,6 +1,6 @@
-"""Tests for `migrate` and `protect` in the presence of other users' quotas, budgets and labels (X-1).
+"""Tests for `migrate` and `protect` with quotas, PodDisruptionBudgets and labels of other users (X-1).
 
-These must not make a drain shut a VMI down or wait forever.
+Such objects must not make a drain shut down a VMI or wait forever.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ QUOTA_RESOURCE_BY_STEP = {
 
 
 @proves("DRN-9")
-def test_namespace_wide_budget_causes_no_eviction_of_virt_launcher(
+def test_namespace_wide_pdb_causes_no_eviction_of_virt_launcher_pod(
     workload: Workload, vmi_scenario: VmiScenario, functions: Functions
 ) -> None:
-    """Check that no virt-launcher pod is evicted even if a namespace-wide budget would allow one eviction.
+    """Check that no virt-launcher pod is evicted even if a namespace-wide PDB would allow one eviction.
 
-    Users often write such a budget for all pods of a namespace. This test's budget keeps one of two pods.
+    Users often create such a PDB for all pods of a namespace. The PDB in this test requires one of two pods.
     """
     node = workload.take_node()
     for name in ("able", "other"):
@@ -73,10 +73,10 @@ def test_namespace_wide_budget_causes_no_eviction_of_virt_launcher(
 
 
 @proves("DRN-9")
-def test_vmi_gets_budget_despite_labelled_budget_in_other_namespace(
+def test_vmi_gets_pdb_despite_pdb_with_its_label_in_other_namespace(
     workload: Workload, vmi_scenario: VmiScenario, functions: Functions
 ) -> None:
-    """Check that `protect` creates a VMI's budget even if another namespace has a budget with the VMI's label.
+    """Check that `protect` creates a VMI's PDB even if a PDB in another namespace has the VMI's label.
 
     Any user who knows the VMI's uid can write that label.
     """
@@ -95,8 +95,8 @@ def test_vmi_gets_budget_despite_labelled_budget_in_other_namespace(
 
 
 @proves("DRN-9")
-def test_tick_restores_edited_budget(workload: Workload, vmi_scenario: VmiScenario, functions: Functions) -> None:
-    """Check that a tick restores a budget that was edited so that it protects no pod."""
+def test_tick_restores_edited_pdb_of_vmi(workload: Workload, vmi_scenario: VmiScenario, functions: Functions) -> None:
+    """Check that a tick restores a PDB that was edited so that it protects no pod."""
     vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node))
     functions.invoke("protect", build_tick())
     path = build_budgets_path(workload.namespace)
@@ -113,7 +113,7 @@ def test_tick_restores_edited_budget(workload: Workload, vmi_scenario: VmiScenar
 def test_vmi_with_long_status_does_not_block_other_vmis(
     workload: Workload, vmi_scenario: VmiScenario, functions: Functions
 ) -> None:
-    """Check that the other VMIs get their budgets even if the status of one VMI is too long for an annotation.
+    """Check that the other VMIs get their PDBs even if the status of one VMI is too long for an annotation.
 
     Any user who may change a VMI can also write its status.
     """
@@ -139,8 +139,8 @@ def test_quota_in_one_namespace_does_not_affect_other_namespaces(
 ) -> None:
     """Check that a quota in one namespace does not affect other namespaces.
 
-    The API server rejects the objects with 403. The rejection is recorded in the Lease and in the budget, the migration
-    backs off, and its slot goes to another VMI.
+    The API server rejects the objects with 403. The rejection is recorded in the Lease and in the PDB, the migration
+    backs off, and another VMI gets the migration slot.
     """
     limited_namespace, other_namespace = sorted(
         [vmi_scenario.workload.namespace, vmi_scenario.workload.create_namespace()]
@@ -170,13 +170,13 @@ def test_quota_in_one_namespace_does_not_affect_other_namespaces(
 
 @proves("DRN-9", "X-2")
 @pytest.mark.parametrize("fault", [Fault(500, "failed calling webhook"), NO_RESPONSE], ids=["error", "no response"])
-def test_unwritable_budget_does_not_block_other_budgets(
+def test_rejected_pdb_does_not_block_pdbs_of_other_vmis(
     vmi_scenario: VmiScenario, functions: Functions, fault_proxy: FaultProxy, proxied_functions: Functions, fault: Fault
 ) -> None:
-    """Check that a budget that cannot be created does not block other budgets.
+    """Check that the PDBs of other VMIs are created even if one PDB cannot be created.
 
-    The webhook of one namespace may be broken. The retried event starts with the next VMI, and the next tick creates
-    the missing budget.
+    The admission webhook for one namespace may be broken. The retried event starts with the next VMI, and the next tick
+    creates the missing PDB.
     """
     for number in range(3):
         vmi_scenario.create_vmi(build_vmi(f"vm-{number}", vmi_scenario.node))
@@ -195,14 +195,14 @@ def test_unwritable_budget_does_not_block_other_budgets(
 
 
 @proves("DRN-9", "X-2")
-def test_vmi_after_hanging_writes_gets_budget(
+def test_vmi_after_hanging_writes_gets_pdb(
     vmi_scenario: VmiScenario,
     functions: Functions,
     fault_proxy: FaultProxy,
     proxied_functions: Functions,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Check that a VMI gets its budget even if the writes for the two VMIs before it hang.
+    """Check that a VMI gets its PDB even if the writes for the two VMIs before it hang.
 
     Each hanging write takes a whole pass. The next pass starts with the next VMI that has a pending write.
     """
@@ -231,15 +231,15 @@ def test_vmi_after_hanging_writes_gets_budget(
 
 
 def create_unmigratable_vmi(vmi_scenario: VmiScenario, number: int) -> Object:
-    """Create a VMI that cannot be migrated; `protect` annotates its budget with the reason."""
+    """Create a VMI that cannot be migrated, so that `protect` annotates its PDB with the reason."""
     return vmi_scenario.create_vmi(build_vmi(f"vm-{number}", vmi_scenario.node, migratable=NOT_MIGRATABLE))
 
 
 @proves("DRN-15")
-def test_nothing_is_written_while_other_install_holds_lease(
+def test_migrate_and_protect_write_nothing_while_other_install_holds_lease(
     vmi_scenario: VmiScenario, functions: Functions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that both steps write nothing while another install holds the install lease.
+    """Check that `migrate` and `protect` write nothing while another install holds the install lease.
 
     Two installs with different settings would overwrite each other's annotations.
     """
@@ -263,9 +263,9 @@ def test_nothing_is_written_while_other_install_holds_lease(
 
 @proves("DRN-8")
 def test_drained_node_is_found_among_many_nodes(vmi_scenario: VmiScenario, functions: Functions) -> None:
-    """Check that a drained node is found among more nodes than the step reads one by one.
+    """Check that a drained node is found even if there are more nodes than the step reads one by one.
 
-    The step then lists the nodes, which needs the `list` permission instead of one request per node.
+    The step then lists the nodes instead, which needs the permission `list`.
     """
     names = [vmi_scenario.node, *(vmi_scenario.workload.take_node() for _ in range(MAX_SINGLE_NODE_READS))]
     path = get_instances_path(vmi_scenario.workload.namespace)

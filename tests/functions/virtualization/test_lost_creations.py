@@ -1,4 +1,4 @@
-"""Tests for migrations whose creation got no response, on a real API server: retries, backoff and migration slots."""
+"""Tests for `migrate` on a real API server if the creation of a migration gets no response."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_migration_is_created_by_redelivered_event_if_creation_got_no_response(
 ) -> None:
     """Check that a migration whose creation got no response is created when the event is redelivered.
 
-    The first pass still creates the other migration. The missing migration keeps its slot and its claim, and no failure
-    is recorded.
+    The first pass still creates the other migration. The missing migration keeps its migration slot and its claim, and
+    no failure is recorded.
     """
     for number in range(3):
         vmi_scenario.create_vmi(build_vmi(f"vm-{number}", vmi_scenario.node))
@@ -68,10 +68,10 @@ def test_migration_backs_off_if_creation_got_no_response_twice(
     *,
     may_still_be_created: bool,
 ) -> None:
-    """Check that a migration whose creation got no response twice backs off, with the error in the Lease.
+    """Check that a migration whose creation got no response twice backs off, and that the Lease contains the error.
 
-    A migration that the API server may still create keeps its slot; its claim then belongs to no attempt. If the API
-    server cannot create the migration any more, another migration gets the slot.
+    While the API server may still create the migration, it keeps its slot, and its claim belongs to no attempt. After
+    that, another migration gets the slot.
     """
     for number in range(3):
         vmi_scenario.create_vmi(build_vmi(f"vm-{number}", vmi_scenario.node))

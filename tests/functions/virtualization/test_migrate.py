@@ -29,7 +29,7 @@ MEDIK8S_DRAIN_TAINT: Object = {"key": "medik8s.io/drain", "effect": "NoSchedule"
 def test_each_migratable_vmi_gets_one_migration(vmi_scenario: VmiScenario, functions: Functions) -> None:
     """Check that each migratable VMI with `LiveMigrate` on a drained node gets exactly one migration.
 
-    An administrator has set the drain taint, with a value. VMIs that cannot or should not migrate get no migration.
+    An administrator has set the drain taint with a value. VMIs that cannot or should not migrate get no migration.
     """
     migratable_vmi = vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node))
     vmi_scenario.create_vmi(build_vmi("unable", vmi_scenario.node, migratable=NOT_MIGRATABLE))
@@ -43,7 +43,7 @@ def test_each_migratable_vmi_gets_one_migration(vmi_scenario: VmiScenario, funct
 
 
 @proves("C3", "DRN-8")
-def test_medik8s_taint_causes_migration(vmi_scenario: VmiScenario, functions: Functions) -> None:
+def test_medik8s_drain_taint_causes_migration(vmi_scenario: VmiScenario, functions: Functions) -> None:
     """Check that the medik8s drain taint also causes migrations, and that no migration starts without a taint."""
     vmi_scenario.replace_taints()
     vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node))
@@ -69,7 +69,7 @@ def test_vmi_migrates_once_it_is_migratable(vmi_scenario: VmiScenario, functions
 
 @proves("DRN-8")
 def test_at_most_two_vmis_of_node_migrate_concurrently(vmi_scenario: VmiScenario, functions: Functions) -> None:
-    """Check that at most two VMIs of a node migrate concurrently, and that the next one starts when one finishes."""
+    """Check that at most two VMIs of a node migrate concurrently, and that the next migration starts after one ends."""
     for number in range(4):
         vmi_scenario.create_vmi(build_vmi(f"vm-{number}", vmi_scenario.node))
     for _ in range(2):
@@ -88,7 +88,7 @@ def test_at_most_two_vmis_of_node_migrate_concurrently(vmi_scenario: VmiScenario
 
 @proves("DRN-8")
 def test_vmi_with_manual_migration_gets_no_second_migration(vmi_scenario: VmiScenario, functions: Functions) -> None:
-    """Check that a VMI that an administrator is migrating gets no second migration."""
+    """Check that a VMI for which an administrator created a migration gets no second migration."""
     vmi_scenario.create_vmi(build_vmi("moved", vmi_scenario.node))
     vmi_scenario.administrator_client.create(
         get_migrations_path(vmi_scenario.workload.namespace), build_migration("by-hand", "moved")
@@ -102,7 +102,7 @@ def test_vmi_with_manual_migration_gets_no_second_migration(vmi_scenario: VmiSce
 def test_failed_migration_is_retried_after_backoff(vmi_scenario: VmiScenario, functions: Functions) -> None:
     """Check that a failed migration is retried only after a backoff.
 
-    The backoff starts at the failure time in the migration's own status.
+    The backoff starts at the failure time in the migration's status.
     """
     vmi_scenario.create_vmi(build_vmi("failing", vmi_scenario.node))
     functions.invoke("migrate", build_tick())
@@ -116,7 +116,8 @@ def test_failed_migration_is_retried_after_backoff(vmi_scenario: VmiScenario, fu
 def test_old_failed_migrations_are_deleted(vmi_scenario: VmiScenario, functions: Functions) -> None:
     """Check that each pass deletes a limited number of old failed migrations and keeps the newest ones.
 
-    Otherwise the failures of a VMI that never migrates would fill every pass. Other clients' migrations are kept.
+    Otherwise the failed migrations of a VMI that never migrates would fill the list of every pass. Migrations of other
+    clients are kept.
     """
     vmi = vmi_scenario.create_vmi(build_vmi("failing", vmi_scenario.node))
     names = [
@@ -141,7 +142,7 @@ def test_claimed_migration_is_created_by_claiming_event_or_after_expiry(
 ) -> None:
     """Check that a claimed migration is created by the claiming event, or by any event after the claim has expired.
 
-    A process may die after its claim. The redelivered event then uses that claim.
+    If a process is killed after it wrote its claim, the redelivered event uses that claim.
     """
     vmi, event = vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node)), build_tick()
     name, now = f"evacuation-{vmi['metadata']['uid']}-1", datetime.now(timezone.utc)
@@ -192,7 +193,7 @@ def test_migration_creation_sends_timeout_to_api_server(
 ) -> None:
     """Check that the creation of a migration sends its time limit to the API server.
 
-    A request that hangs in a webhook must not create a migration after another VMI got the migration slot.
+    A request that hangs in an admission webhook must not create a migration after another VMI got the migration slot.
     """
     vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node))
     functions.invoke("migrate", build_tick())
@@ -202,10 +203,12 @@ def test_migration_creation_sends_timeout_to_api_server(
 
 
 @proves("DRN-8")
-def test_claim_is_written_before_migration(vmi_scenario: VmiScenario, functions: Functions, audit: AuditLog) -> None:
+def test_claim_for_migration_slot_is_written_before_migration(
+    vmi_scenario: VmiScenario, functions: Functions, audit: AuditLog
+) -> None:
     """Check that the claim is written before the migration is created, and removed afterwards.
 
-    Concurrent processes therefore see the claim, and the write of the slower process is rejected.
+    Concurrent processes therefore read the claim, and the write of the slower process is rejected.
     """
     vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node))
     functions.invoke("migrate", build_tick())

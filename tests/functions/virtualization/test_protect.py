@@ -27,22 +27,22 @@ from tests.proofs import proves
 from tests.workload import Workload, build_pod
 
 GARBAGE_COLLECTION_TIMEOUT_SECONDS = 60.0
-"""Timeout for garbage collection: the collector discovers new kinds only every 30 s, and then lists their objects."""
+"""Timeout for garbage collection, since the collector discovers new kinds only every 30 s."""
 
 
-def get_budgets_by_name(vmi_scenario: VmiScenario) -> dict[str, Object]:
+def get_pdbs_by_name(vmi_scenario: VmiScenario) -> dict[str, Object]:
     budgets = vmi_scenario.administrator_client.list(build_budgets_path(vmi_scenario.workload.namespace))["items"]
     return {budget["metadata"]["name"]: budget for budget in budgets}
 
 
 @proves("DRN-9", "DRN-7", "X-3a")
-def test_live_migrate_vmi_has_budget_until_deleted(vmi_scenario: VmiScenario, functions: Functions) -> None:
-    """Check that each VMI with `LiveMigrate`, on any node, has one budget, which is garbage-collected with the VMI."""
+def test_live_migrate_vmi_has_pdb_until_its_deletion(vmi_scenario: VmiScenario, functions: Functions) -> None:
+    """Check that each VMI with `LiveMigrate`, on any node, has one PDB, which is garbage-collected with the VMI."""
     vmi = vmi_scenario.create_vmi(build_vmi("able", "another-node"))
     vmi_scenario.create_vmi(build_vmi("plain", "another-node", strategy=None))
     for _ in range(2):
         assert functions.invoke("protect", build_tick()) is None
-        assert list(get_budgets_by_name(vmi_scenario)) == [f"launcher-{vmi['metadata']['uid']}"]
+        assert list(get_pdbs_by_name(vmi_scenario)) == [f"launcher-{vmi['metadata']['uid']}"]
 
     vmi_scenario.administrator_client.delete(
         f"{get_instances_path(vmi_scenario.workload.namespace)}/able", uid=vmi["metadata"]["uid"]
@@ -60,12 +60,12 @@ def test_reason_of_blocked_virt_launcher_pod_is_reported(
 ) -> None:
     """Check that the reason of a blocked virt-launcher pod states whether its VMI cannot migrate or is migrating.
 
-    The pod is never evicted.
+    The virt-launcher pod is never evicted.
     """
     node = workload.take_node()
     vmi = create_vmi_with_launcher(workload, build_vmi("late", node, migratable=NOT_MIGRATABLE))
     functions.invoke("protect", build_tick())
-    wait_until_pod_is_counted(vmi_scenario, vmi)
+    wait_until_pdb_counts_pod(vmi_scenario, vmi)
     functions.run_until_tainted(workload.create_maintenance(node, group=KUBEVIRT))
 
     assert run_protect_and_evict(functions) == (
@@ -94,17 +94,17 @@ def run_protect_and_evict(functions: Functions) -> tuple[str, str]:
 
 
 @proves("OSV-3")
-def test_unknown_run_strategy_is_recorded(vmi_scenario: VmiScenario, functions: Functions) -> None:
-    """Check that a VirtualMachine that a drain shuts down gets an Event if its run strategy is unknown.
+def test_unknown_run_strategy_is_recorded_in_event(vmi_scenario: VmiScenario, functions: Functions) -> None:
+    """Check that a VirtualMachine with an unknown run strategy gets an Event if a drain shuts it down.
 
-    A virtual machine with a known run strategy, and one on a node that is not drained, get none.
+    A VirtualMachine with a known run strategy, or on a node that is not drained, gets no Event.
     """
     for name, strategy, node in (
         ("odd", "Sometimes", vmi_scenario.node),
         ("manual", "Manual", vmi_scenario.node),
         ("elsewhere", "Sometimes", "another-node"),
     ):
-        create_owned_vmi(vmi_scenario, name, strategy, node)
+        create_vm_and_vmi(vmi_scenario, name, strategy, node)
 
     for _ in range(2):
         assert functions.invoke("protect", build_tick()) is None
@@ -121,8 +121,8 @@ def test_unknown_run_strategy_is_recorded(vmi_scenario: VmiScenario, functions: 
     assert 'spec.runStrategy is "Sometimes", which is not a run strategy' in found[0]["message"]
 
 
-def create_owned_vmi(vmi_scenario: VmiScenario, name: str, run_strategy: str, node: str) -> None:
-    """Create a VirtualMachine, and its VMI without an eviction strategy on the node."""
+def create_vm_and_vmi(vmi_scenario: VmiScenario, name: str, run_strategy: str, node: str) -> None:
+    """Create a VirtualMachine with this run strategy, and its VMI without an eviction strategy on the node."""
     spec = {"runStrategy": run_strategy, "template": {"spec": {"domain": {"devices": {}}}}}
     vm = vmi_scenario.administrator_client.create(
         f"/apis/{API_VERSION}/namespaces/{vmi_scenario.workload.namespace}/virtualmachines",
@@ -135,8 +135,8 @@ def create_owned_vmi(vmi_scenario: VmiScenario, name: str, run_strategy: str, no
     vmi_scenario.create_vmi(body)
 
 
-def wait_until_pod_is_counted(vmi_scenario: VmiScenario, vmi: Object) -> None:
-    """Wait until the disruption controller has counted the VMI's pod."""
+def wait_until_pdb_counts_pod(vmi_scenario: VmiScenario, vmi: Object) -> None:
+    """Wait until the disruption controller has counted the VMI's pod in the PDB's status."""
     path = f"{build_budgets_path(vmi_scenario.workload.namespace)}/launcher-{vmi['metadata']['uid']}"
     vmi_scenario.workload.wait_for_object(
         path, lambda budget: bool(budget and budget.get("status", {}).get("currentHealthy") == 1)
@@ -144,17 +144,17 @@ def wait_until_pod_is_counted(vmi_scenario: VmiScenario, vmi: Object) -> None:
 
 
 @proves("DRN-10")
-def test_protect_deletes_budget_once_kubevirt_budget_exists(vmi_scenario: VmiScenario, functions: Functions) -> None:
-    """Check that `protect` deletes its budget only once KubeVirt's budget exists, and does not recreate it.
+def test_protect_deletes_pdb_after_kubevirt_pdb_exists(vmi_scenario: VmiScenario, functions: Functions) -> None:
+    """Check that `protect` deletes its PDB only after KubeVirt's PDB exists, and does not recreate it.
 
-    If the VMI had no budget in between, a drain would shut the VMI down.
+    If the VMI had no PDB in between, a drain would shut down the VMI.
     """
     vmi = vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node))
     uid = vmi["metadata"]["uid"]
     functions.invoke("protect", build_tick())
     install_kubevirt(vmi_scenario)
     functions.invoke("protect", build_tick())
-    assert list(get_budgets_by_name(vmi_scenario)) == [f"launcher-{uid}"]
+    assert list(get_pdbs_by_name(vmi_scenario)) == [f"launcher-{uid}"]
 
     selector = {"matchLabels": {"kubevirt.io/created-by": uid}}
     owner = {"apiVersion": vmi["apiVersion"], "kind": vmi["kind"], "name": "able", "uid": uid}
@@ -163,7 +163,7 @@ def test_protect_deletes_budget_once_kubevirt_budget_exists(vmi_scenario: VmiSce
     vmi_scenario.administrator_client.create(build_budgets_path(vmi_scenario.workload.namespace), kubevirt_budget)
     for _ in range(2):
         functions.invoke("protect", build_tick())
-        assert list(get_budgets_by_name(vmi_scenario)) == ["theirs"]
+        assert list(get_pdbs_by_name(vmi_scenario)) == ["theirs"]
 
 
 @proves("DRN-10", "C3")
@@ -175,12 +175,12 @@ def test_protect_deletes_budget_once_kubevirt_budget_exists(vmi_scenario: VmiSce
         ("External", "migrate the virtual machine, or shut it down"),
     ],
 )
-def test_eviction_requests_evacuation_if_kubevirt_ignores_taint(
+def test_eviction_requests_evacuation_if_kubevirt_ignores_drain_taint(
     workload: Workload, vmi_scenario: VmiScenario, functions: Functions, strategy: str, remedy: str
 ) -> None:
-    """Check that `evict` requests the evacuation by an eviction if KubeVirt does not react to the drain taint.
+    """Check that `evict` requests a VMI's evacuation with an eviction if KubeVirt does not react to the drain taint.
 
-    `evict` sends one eviction per event, which the API server rejects because of the budget. The blocked pod's message
+    `evict` sends one eviction per event, which the API server rejects because of the PDB. The blocked pod's message
     contains the remedy.
     """
     node = workload.take_node()
@@ -214,7 +214,7 @@ def test_target_pod_of_migration_is_not_evicted(
 ) -> None:
     """Check that the target pod of a migration is not evicted, because the migration would fail.
 
-    The pod is pending, so the API server would evict it without checking a budget.
+    The pod has the phase Pending, so the API server would evict it without checking a PDB.
     """
     node = workload.take_node()
     vmi = vmi_scenario.create_vmi(build_vmi("moving", "another-node"))
@@ -238,20 +238,22 @@ def test_target_pod_of_migration_is_not_evicted(
 
 
 @proves("DRN-9", "DRN-7")
-def test_budget_is_deleted_when_eviction_strategy_is_removed(vmi_scenario: VmiScenario, functions: Functions) -> None:
-    """Check that the budget is deleted when a user removes `LiveMigrate` from the VMI, which can then be evicted."""
+def test_pdb_of_vmi_is_deleted_when_eviction_strategy_is_removed(
+    vmi_scenario: VmiScenario, functions: Functions
+) -> None:
+    """Check that a VMI's PDB is deleted when a user removes `LiveMigrate` from the VMI, which can then be evicted."""
     vmi = vmi_scenario.create_vmi(build_vmi("fickle", "another-node"))
     functions.invoke("protect", build_tick())
-    assert len(get_budgets_by_name(vmi_scenario)) == 1
+    assert len(get_pdbs_by_name(vmi_scenario)) == 1
     vmi_scenario.administrator_client.patch(
         f"{get_instances_path(vmi_scenario.workload.namespace)}/fickle", {"spec": {"evictionStrategy": None}}
     )
     functions.invoke("protect", build_tick())
-    assert get_budgets_by_name(vmi_scenario) == {}
+    assert get_pdbs_by_name(vmi_scenario) == {}
     assert vmi["metadata"]["name"] == "fickle"
 
 
 def list_vmi_events(vmi_scenario: VmiScenario, vmi: Object) -> list[Object]:
-    """Return the Events about a VMI."""
+    """Return the Kubernetes Events about a VMI."""
     events = vmi_scenario.administrator_client.list(build_events_path(vmi_scenario.workload.namespace))["items"]
     return [event for event in events if event["involvedObject"].get("uid") == vmi["metadata"]["uid"]]

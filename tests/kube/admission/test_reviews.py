@@ -1,4 +1,4 @@
-"""Tests of parsing and building AdmissionReviews."""
+"""Tests for parsing AdmissionReview requests and building their responses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_review(**overrides: Any) -> Object:
     return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "request": request}
 
 
-def test_creation_of_a_maintenance_is_parsed() -> None:
+def test_review_of_created_maintenance_is_parsed() -> None:
     review = parse_review(make_review())
 
     assert (review.uid, review.is_create, review.object) == ("request-1", True, make_maintenance())
@@ -38,7 +38,7 @@ def test_creation_of_a_maintenance_is_parsed() -> None:
         {"subResource": "status"},
     ],
 )
-def test_review_of_another_request_is_parsed_without_an_object(overrides: Object) -> None:
+def test_review_of_other_request_is_parsed_without_object(overrides: Object) -> None:
     review = parse_review(make_review(**overrides))
 
     assert (review.is_create, review.object) == (False, {})
@@ -59,12 +59,12 @@ def test_review_of_another_request_is_parsed_without_an_object(overrides: Object
         make_review(object={"metadata": {}, "spec": "x"}),
     ],
 )
-def test_invalid_review_raises_invalid_review(body: Any) -> None:
+def test_parsing_invalid_admission_review_raises_invalid_review(body: Any) -> None:
     with pytest.raises(InvalidReview):
         parse_review(body)
 
 
-def test_response_repeats_the_uid_of_the_request() -> None:
+def test_review_response_has_uid_of_request() -> None:
     review = parse_review(make_review())
 
     assert build_review_response(review) == {

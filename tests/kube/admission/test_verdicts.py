@@ -1,4 +1,4 @@
-"""Tests for conflicts with a new NodeMaintenance, its denial messages, and the warnings about its drain."""
+"""Tests for the conflicts, denial messages and drain warnings of a new NodeMaintenance."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make_other_maintenance(name: str = "other", api_version: str = MEDIK8S.api_v
     ("existing_maintenance", "is_conflict"),
     [
         (make_other_maintenance(), True),
-        # An object in another API group is a different object, even with the same name.
+        # A NodeMaintenance of another API group is a different object, even if it has the same name.
         (make_other_maintenance("nm", KUBEVIRT.api_version), True),
         # A deleted maintenance holds the node until its finalizer is removed.
         (
@@ -49,11 +49,11 @@ def make_other_maintenance(name: str = "other", api_version: str = MEDIK8S.api_v
         ({**make_other_maintenance(), "status": {"errorOnLeaseCount": 4}}, False),
     ],
 )
-def test_only_a_maintenance_that_claims_the_node_conflicts(existing_maintenance: Object, is_conflict: bool) -> None:
+def test_only_maintenance_that_holds_node_conflicts(existing_maintenance: Object, is_conflict: bool) -> None:
     assert find_conflict(make_maintenance(), [existing_maintenance]) == (existing_maintenance if is_conflict else None)
 
 
-def test_conflict_is_found_among_several_maintenances() -> None:
+def test_conflicting_maintenance_is_found_among_several() -> None:
     assert find_conflict(
         make_maintenance(), [make_other_maintenance("nm"), make_other_maintenance("second")]
     ) == make_other_maintenance("second")
@@ -73,7 +73,9 @@ def test_conflict_is_found_among_several_maintenances() -> None:
         ),
     ],
 )
-def test_denial_starts_with_medik8s_wording_and_ends_with_the_remedy(existing_maintenance: Object, remedy: str) -> None:
+def test_denial_message_starts_like_medik8s_operator_and_ends_with_remedy(
+    existing_maintenance: Object, remedy: str
+) -> None:
     start = "invalid nodeName, a NodeMaintenance for node node-1 already exists: other (nodemaintenance.medik8s.io); "
 
     assert build_conflict_message("node-1", existing_maintenance) == start + remedy
@@ -92,12 +94,12 @@ def get_warnings(*pods: Object, budgets: tuple[Object, ...] = (), **drain_option
     return build_warnings({**maintenance, "spec": {**maintenance["spec"], "drain": drain_options}}, pods, budgets, NOW)
 
 
-def make_budget_with_expected_pods(name: str, *, allowed: int = 0, expected: int = 3, needed: int = 3) -> Object:
+def make_pdb_with_expected_pods(name: str, *, allowed: int = 0, expected: int = 3, needed: int = 3) -> Object:
     budget = make_budget(name, allowed=allowed, needed=needed)
     return {**budget, "status": {**budget["status"], "expectedPods": expected}}
 
 
-def test_pods_that_stay_or_terminate_cause_no_warning() -> None:
+def test_pods_that_are_not_evicted_cause_no_warning() -> None:
     ignored_pods = (
         make_owned_pod(),
         make_pod("agent", owner="DaemonSet"),
@@ -130,12 +132,12 @@ def test_pods_that_stay_or_terminate_cause_no_warning() -> None:
         ),
     ],
 )
-def test_lost_pods_lost_data_and_recreated_pods_cause_a_warning(pods: list[Object], warning: str) -> None:
+def test_lost_pods_lost_data_and_recreated_pods_cause_warning(pods: list[Object], warning: str) -> None:
     assert get_warnings(*pods) == [warning]
 
 
-def test_each_escalation_step_causes_a_warning() -> None:
-    """Check that a warning names the time and the effect of each escalation step, and that a deadline causes none."""
+def test_each_escalation_step_causes_warning() -> None:
+    """Check that a warning states the time and the effect of each escalation step, and that a deadline causes none."""
     steps = [{"after": "10m", "action": "DeleteUnready"}, {"after": "1h", "action": "DeleteNow"}]
     maintenance = make_maintenance()
     maintenance["spec"]["drain"] = {"deadline": "2h", "escalation": steps}
@@ -151,8 +153,8 @@ def test_each_escalation_step_causes_a_warning() -> None:
     assert find_schedule_error(maintenance) == ""
 
 
-def test_invalid_schedule_is_denied_with_field_and_remedy() -> None:
-    """Check that the message about an invalid deadline names the field and the remedy."""
+def test_denial_of_invalid_deadline_names_field_and_remedy() -> None:
+    """Check that the denial of an invalid deadline names the field and states the remedy."""
     maintenance = make_maintenance()
     maintenance["spec"]["drain"] = {"deadline": "soon"}
 
@@ -171,12 +173,12 @@ def test_unmanaged_pod_that_tolerates_all_taints_is_not_recreated() -> None:
     ]
 
 
-def test_warning_states_whether_the_budget_never_allows_an_eviction() -> None:
+def test_warning_states_whether_pdb_never_allows_eviction() -> None:
     currently_blocking_warnings = get_warnings(
-        make_owned_pod(), make_owned_pod("web-2"), budgets=(make_budget_with_expected_pods("b", expected=4),)
+        make_owned_pod(), make_owned_pod("web-2"), budgets=(make_pdb_with_expected_pods("b", expected=4),)
     )
-    always_blocking_warnings = get_warnings(make_owned_pod(), budgets=(make_budget_with_expected_pods("b"),))
-    exhausted_budget = make_budget_with_expected_pods("b")
+    always_blocking_warnings = get_warnings(make_owned_pod(), budgets=(make_pdb_with_expected_pods("b"),))
+    exhausted_budget = make_pdb_with_expected_pods("b")
     max_unavailable_warnings = get_warnings(
         make_owned_pod(), budgets=({**exhausted_budget, "spec": {**exhausted_budget["spec"], "maxUnavailable": 0}},)
     )
@@ -194,25 +196,25 @@ def test_warning_states_whether_the_budget_never_allows_an_eviction() -> None:
     ]
 
 
-def test_budget_that_allows_an_eviction_causes_no_warning() -> None:
+def test_pdb_that_allows_eviction_causes_no_warning() -> None:
     assert (
         get_warnings(
             make_owned_pod(),
             make_owned_pod("web-2"),
-            budgets=(make_budget_with_expected_pods("b", allowed=1, expected=4),),
+            budgets=(make_pdb_with_expected_pods("b", allowed=1, expected=4),),
         )
         == []
     )
 
 
-def test_budgets_cause_no_warning_with_disable_eviction() -> None:
-    assert get_warnings(make_owned_pod(), budgets=(make_budget_with_expected_pods("b"),), disableEviction=True) == []
+def test_pdbs_cause_no_warning_with_disable_eviction() -> None:
+    assert get_warnings(make_owned_pod(), budgets=(make_pdb_with_expected_pods("b"),), disableEviction=True) == []
 
 
-def test_pods_under_two_budgets_cause_a_warning() -> None:
+def test_pods_that_two_pdbs_select_cause_warning() -> None:
     assert get_warnings(
         make_owned_pod(),
-        budgets=(make_budget_with_expected_pods("a", allowed=1), make_budget_with_expected_pods("b", allowed=1)),
+        budgets=(make_pdb_with_expected_pods("a", allowed=1), make_pdb_with_expected_pods("b", allowed=1)),
     ) == ["1 pod cannot be evicted under several disruption budgets; delete or narrow one of the budgets: ns/web"]
 
 
@@ -222,14 +224,14 @@ def test_pods_under_two_budgets_cause_a_warning() -> None:
 def test_requires_all_pods_compares_desired_with_expected_pods(
     expected: int, needed: int, expected_result: bool
 ) -> None:
-    """Check that a budget requires all pods exactly if `desiredHealthy` is at least `expectedPods` and there are pods.
+    """Check that a PDB requires all pods if and only if it has pods and `desiredHealthy` is at least `expectedPods`.
 
-    This covers both `maxUnavailable: 0` and a `minAvailable` of all replicas.
+    This covers `maxUnavailable: 0` as well as a `minAvailable` of all replicas.
     """
-    assert requires_all_pods(make_budget_with_expected_pods("b", expected=expected, needed=needed)) is expected_result
+    assert requires_all_pods(make_pdb_with_expected_pods("b", expected=expected, needed=needed)) is expected_result
 
 
-def test_warning_names_the_only_control_plane_node() -> None:
+def test_warning_names_only_control_plane_node() -> None:
     assert build_sole_control_plane_warning("cp-1").startswith(
         "node cp-1 is the only control-plane node: while it is down"
     )

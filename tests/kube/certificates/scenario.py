@@ -21,7 +21,7 @@ NAMESPACE = "somewhere"
 
 
 class CertificateScenario:
-    """Scenario of one component in one namespace, with a clock that the test sets."""
+    """Certificates of one component in one namespace, with a clock that the test sets."""
 
     def __init__(self, component: str = "kubevirt", *servers: str) -> None:
         self.component = COMPONENTS[component]
@@ -49,7 +49,7 @@ class CertificateScenario:
         self.objects[kind, name] = {**manifest, "kind": kind, "metadata": metadata}
 
     def build_state(self) -> ComponentState:
-        """Return the state as `lookup` would read it from the API server."""
+        """Return the component's state as `lookup` would read it from the API server."""
         secrets = {name: manifest for (kind, name), manifest in self.objects.items() if kind == "Secret"}
         ca_secret = secrets.pop(self.component.ca_secret_name, None)
         publication = self.objects.get(("ConfigMap", self.component.bundle_configmap_name))
@@ -84,7 +84,7 @@ class CertificateScenario:
         return list(self.apply_writes())
 
     def apply(self, write: Write) -> None:
-        """Apply a write; it fails if it was planned for an older version of the object."""
+        """Apply a planned write, and fail if it was planned for an older version of the object."""
         kind, name = write.target
         body = copy.deepcopy(write.body)
         if write.is_create:
@@ -104,11 +104,11 @@ class CertificateScenario:
         return key_pairs.format_serial(pair.parsed_certificate)
 
     def get_certificate(self, name: str) -> str:
-        """Return the certificate that a server presents."""
+        """Return the certificate that this server presents to its clients."""
         return objects.decode_entry(self.get_secret(name), objects.CERTIFICATE_ENTRY)
 
     def list_trusted_cas(self) -> list[str]:
-        """Return the CA certificates that clients read."""
+        """Return the CA certificates that clients read from the published bundle."""
         return component_state.parse_published_bundle(
             self.objects.get(("ConfigMap", self.component.bundle_configmap_name))
         )

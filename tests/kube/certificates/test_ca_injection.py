@@ -1,4 +1,4 @@
-"""Tests for the content injected into a CA injection target: the CA bundle and the annotated webhook rules."""
+"""Tests for the CA bundle and the annotated webhook rules that are injected into a CA injection target."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ OTHER_RULE = {"apiGroups": ["other.example.com"], "operations": ["CREATE"]}
 
 
 def make_webhook_configuration(rules: str | None, *webhooks: dict[str, Any]) -> Object:
-    """Return a configuration with these webhooks and, unless `rules` is None, with the rules annotation."""
+    """Return a webhook configuration with these webhooks and, unless `rules` is None, with the rules annotation."""
     annotations = {} if rules is None else {RULES_ANNOTATION: rules}
     metadata = {"name": "hook", "resourceVersion": "7", "annotations": annotations}
     hooks = [{"clientConfig": {}, **webhook} for webhook in webhooks]
     return {"kind": "ValidatingWebhookConfiguration", "metadata": metadata, "webhooks": hooks}
 
 
-def test_rules_and_bundle_are_injected_in_one_patch() -> None:
-    """Check that one patch injects the bundle and the annotated rules; a webhook that already has rules keeps them."""
+def test_webhook_rules_and_ca_bundle_are_injected_in_one_patch() -> None:
+    """Check that one patch injects CA bundle and annotated rules, and keeps the rules of a webhook that has rules."""
     configuration = make_webhook_configuration(json.dumps([RULE]), {}, {"rules": [OTHER_RULE]})
 
     patch = build_injection_patch(configuration, "bundle")
@@ -33,10 +33,10 @@ def test_rules_and_bundle_are_injected_in_one_patch() -> None:
     assert "rules" not in configuration["webhooks"][0]
 
 
-def test_removed_rules_are_injected_again() -> None:
+def test_removed_webhook_rules_are_injected_again() -> None:
     """Check that annotated rules are injected again into a webhook without rules.
 
-    An upgrade of this product removes the rules if an earlier version's manifest contained them.
+    An upgrade of the product removes the rules if an earlier version's manifest contained them.
     """
     configuration = make_webhook_configuration(json.dumps([RULE]), {})
     injected = {
@@ -61,8 +61,10 @@ def make_managed_fields(*managers: str) -> list[Object]:
     ("managers", "is_rule_kept"),
     [(["nodemaintenance"], False), (["nodemaintenance", "kubectl"], True), (["kubectl"], True)],
 )
-def test_only_rules_written_by_our_field_manager_follow_the_annotation(managers: list[str], is_rule_kept: bool) -> None:
-    """Check that a changed annotation replaces our own rules, but not rules that another manager also wrote."""
+def test_changed_annotation_replaces_only_rules_of_product_field_manager(
+    managers: list[str], is_rule_kept: bool
+) -> None:
+    """Check that a changed annotation replaces rules of only the product's field manager, not of another manager."""
     configuration = make_webhook_configuration(json.dumps([RULE]), {"name": "hook", "rules": [OTHER_RULE]})
     configuration = {
         **configuration,
@@ -77,8 +79,8 @@ def test_only_rules_written_by_our_field_manager_follow_the_annotation(managers:
     ]
 
 
-def test_api_server_defaults_cause_no_injection() -> None:
-    """Check that rule defaults set by the API server are ignored; otherwise each tick would write the configuration."""
+def test_api_server_defaults_of_webhook_rules_cause_no_injection() -> None:
+    """Check that the API server's rule defaults are ignored, so that not every tick writes the configuration."""
     rule_without_scope = {"apiGroups": ["example.com"], "operations": ["CREATE"]}
     configuration = make_webhook_configuration(
         json.dumps([rule_without_scope]), {"name": "hook", "rules": [{**rule_without_scope, "scope": "*"}]}
@@ -94,7 +96,7 @@ def test_api_server_defaults_cause_no_injection() -> None:
 
 
 @pytest.mark.parametrize("rules", [None, "", "no JSON", "[", "[1]", '{"rules": 1}', "[]", "null"])
-def test_invalid_rules_annotation_injects_only_the_bundle(rules: str | None) -> None:
+def test_only_ca_bundle_is_injected_if_rules_annotation_is_invalid(rules: str | None) -> None:
     configuration = make_webhook_configuration(rules, {})
 
     patch = build_injection_patch(configuration, "bundle")
@@ -103,7 +105,7 @@ def test_invalid_rules_annotation_injects_only_the_bundle(rules: str | None) -> 
     assert has_bundle({**configuration, **patch}, "bundle")
 
 
-def test_object_without_webhooks_gets_no_rules() -> None:
+def test_injection_target_without_webhooks_gets_no_rules() -> None:
     api_service = {
         **make_webhook_configuration(json.dumps([RULE])),
         "kind": "APIService",

@@ -29,8 +29,10 @@ ONE_HOUR, ONE_DAY = timedelta(hours=1), timedelta(days=1)
         ("ours", 16 * ONE_DAY, True),
     ],
 )
-def test_ca_and_server_are_renewed_on_the_components_schedule(component: str, age: timedelta, is_renewed: bool) -> None:
-    """OSV-21: CA and serving certificate get new serials after the component's period (1, 15 or 365 days)."""
+def test_ca_and_serving_certificate_are_renewed_after_period_of_component(
+    component: str, age: timedelta, is_renewed: bool
+) -> None:
+    """OSV-21: CA and serving certificate are renewed after the component's period (1, 15 or 365 days)."""
     scenario = CertificateScenario(component, "api")
     scenario.apply_all_writes()
     old_serials = scenario.get_serial("api"), scenario.get_serial(scenario.component.ca_secret_name)
@@ -46,7 +48,7 @@ def test_ca_and_server_are_renewed_on_the_components_schedule(component: str, ag
 
 @proves("OSV-21")
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_certificates_are_valid_immediately_and_none_outlives_its_ca(component: str) -> None:
+def test_certificates_are_valid_immediately_and_expire_before_their_ca(component: str) -> None:
     scenario = CertificateScenario(component, "api")
     scenario.apply_all_writes()
 
@@ -62,8 +64,8 @@ def test_certificates_are_valid_immediately_and_none_outlives_its_ca(component: 
 
 
 @proves("OSV-21")
-def test_certificates_from_a_fast_clock_are_replaced() -> None:
-    """Check that certificates issued while the clock was a day ahead are replaced: no client accepts them yet."""
+def test_certificates_issued_by_fast_clock_are_replaced() -> None:
+    """Check that certificates issued by a clock one day ahead are replaced, since clients do not accept them yet."""
     scenario = CertificateScenario("kubevirt", "api")
     scenario.now += ONE_DAY
     scenario.apply_all_writes()
@@ -76,7 +78,7 @@ def test_certificates_from_a_fast_clock_are_replaced() -> None:
 
 
 @pytest.mark.parametrize(("micros", "second"), [(0, 7), (1, 8), (999_999, 8)])
-def test_time_is_rounded_up_to_a_whole_second(micros: int, second: int) -> None:
+def test_time_is_rounded_up_to_whole_second(micros: int, second: int) -> None:
     time = datetime(2026, 1, 1, 0, 0, 7, micros, tzinfo=timezone.utc)
 
     assert round_up_to_second(time) == time.replace(second=second, microsecond=0)

@@ -1,4 +1,4 @@
-"""Tests for planned certificate writes: each state of a component, and clients' trust between any two writes."""
+"""Tests for planning certificate writes for each state of a component, and for clients' trust after each write."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ONE_SECOND = timedelta(seconds=1)
 
 @pytest.fixture
 def scenario() -> CertificateScenario:
-    """Return a scenario with one component and two servers, which have certificates, and no pending writes."""
+    """Return a scenario with one component and two servers that have certificates, without planned writes."""
     new_scenario = CertificateScenario("kubevirt", "api", "handler")
     new_scenario.apply_all_writes()
     return new_scenario
@@ -43,7 +43,7 @@ def add_webhook_configuration(scenario: CertificateScenario) -> None:
 
 
 @proves("OSV-20")
-def test_first_writes_create_the_ca_and_issue_all_certificates() -> None:
+def test_first_writes_create_ca_and_issue_all_certificates() -> None:
     scenario = CertificateScenario("cdi", "api")
 
     reasons = [write.reason for write in scenario.apply_writes()]
@@ -55,7 +55,7 @@ def test_first_writes_create_the_ca_and_issue_all_certificates() -> None:
 
 
 @proves("X-3")
-def test_no_write_before_renewal_is_due(scenario: CertificateScenario) -> None:
+def test_no_write_is_planned_before_renewal_is_due(scenario: CertificateScenario) -> None:
     scenario.now += timedelta(hours=12)
 
     assert scenario.apply_all_writes() == []
@@ -93,7 +93,7 @@ def test_new_ca_is_published_before_any_server_uses_it(scenario: CertificateScen
 
 @proves("OSV-22")
 def test_two_rotations_within_one_waiting_period_keep_both_old_cas(scenario: CertificateScenario) -> None:
-    """Check that clients with the bundle from before a server's certificate change trust the server afterwards."""
+    """Check that clients with the previous CA bundle trust a server after its certificate change."""
     ca_secret_name = scenario.component.ca_secret_name
     first_bundle = scenario.list_trusted_cas()
 
@@ -114,7 +114,7 @@ def test_two_rotations_within_one_waiting_period_keep_both_old_cas(scenario: Cer
 
 @proves("OSV-22")
 def test_old_ca_is_trusted_until_it_expires(scenario: CertificateScenario) -> None:
-    """Check that servers that load a new certificate late stay trusted, and that the bundle has at most three CAs."""
+    """Check that a server that loads its new certificate late stays trusted, with at most three CAs in the bundle."""
     (old_ca,) = scenario.list_trusted_cas()
     max_count = 0
     while scenario.now < key_pairs.get_not_after(old_ca):
@@ -128,11 +128,11 @@ def test_old_ca_is_trusted_until_it_expires(scenario: CertificateScenario) -> No
 
 
 @proves("OSV-20", "OSV-22")
-def test_current_ca_renews_servers_while_the_next_ca_is_blocked(scenario: CertificateScenario) -> None:
-    """Check that servers get one more certificate from the current CA, and none shortly before that CA expires.
+def test_current_ca_renews_certificates_while_next_ca_is_blocked(scenario: CertificateScenario) -> None:
+    """Check that the current CA renews each serving certificate once, but not shortly before the CA expires.
 
-    The next CA is held back because a webhook configuration that trusts the servers cannot be written. Once the current
-    CA has expired, the next CA signs.
+    The next CA must wait because a webhook configuration with the CA bundle cannot be written. Once the current CA has
+    expired, the next CA signs.
     """
     add_webhook_configuration(scenario)
     scenario.apply_all_writes()
@@ -152,11 +152,11 @@ def test_current_ca_renews_servers_while_the_next_ca_is_blocked(scenario: Certif
 
 
 @proves("OSV-22")
-def test_passes_with_unknown_targets_do_not_restart_the_waiting_period(scenario: CertificateScenario) -> None:
+def test_passes_without_list_of_targets_do_not_restart_waiting_period(scenario: CertificateScenario) -> None:
     """Check that passes that cannot list the CA injection targets do not restart the waiting period or write during it.
 
-    In this test, every tenth pass cannot list the targets. After the waiting period, such a pass does not activate the
-    next CA. It renews due certificates with the current CA, because later passes may not list the targets either.
+    In this test, every tenth pass cannot list the targets. Such a pass does not activate the next CA after the waiting
+    period. It renews due certificates with the current CA, because later passes may not list the targets either.
     """
     add_webhook_configuration(scenario)
     scenario.apply_all_writes()
@@ -181,10 +181,10 @@ def test_passes_with_unknown_targets_do_not_restart_the_waiting_period(scenario:
 
 @proves("OSV-22")
 @pytest.mark.parametrize("are_targets_known", [True, False])
-def test_waiting_period_starts_in_a_pass_with_known_targets(
+def test_waiting_period_starts_in_pass_with_list_of_targets(
     scenario: CertificateScenario, are_targets_known: bool
 ) -> None:
-    """Check that published CAs get no publication time until a pass knows the CA injection targets."""
+    """Check that a published CA gets no publication time until a pass has listed the CA injection targets."""
     add_webhook_configuration(scenario)
     scenario.apply_all_writes()
     scenario.now += timedelta(days=1)
@@ -203,7 +203,7 @@ def test_waiting_period_starts_in_a_pass_with_known_targets(
 def test_unwritable_server_secret_without_the_next_ca_ends_the_waiting_period(scenario: CertificateScenario) -> None:
     """Check that the next CA's publication time is removed if a server's Secret without that CA cannot be written.
 
-    The CA injection targets are unknown in this pass, which alone would not end the waiting period.
+    The pass could not list the CA injection targets, which alone would not end the waiting period.
     """
     scenario.now += timedelta(days=1)
     scenario.apply_all_writes()
@@ -298,7 +298,7 @@ def test_server_certificate_is_reissued_immediately_if_ca_and_secret_are_lost(sc
 
 @proves("OSV-22")
 def test_certificate_of_another_issuer_is_trusted_until_replaced() -> None:
-    """Check that another issuer's CA is published with ours, and its certificate replaced after the waiting period."""
+    """Check that another issuer's CA is published, and its certificate is replaced after the waiting period."""
     other_scenario = CertificateScenario("cdi", "api")
     other_scenario.apply_all_writes()
     own_scenario = CertificateScenario("cdi")
@@ -338,8 +338,8 @@ def test_lost_configmap_is_published_again_with_the_same_bundle(scenario: Certif
     assert scenario.list_trusted_cas() == old_cas
 
 
-def test_cas_added_to_the_configmap_are_not_trusted(scenario: CertificateScenario) -> None:
-    """Check that CAs that another writer adds to the ConfigMap are ignored unless the CA's Secret is lost."""
+def test_cas_that_other_client_added_to_configmap_are_not_trusted(scenario: CertificateScenario) -> None:
+    """Check that CAs that another client added to the ConfigMap are ignored unless the CA's Secret is lost."""
     other_scenario = CertificateScenario("macpool", "api")
     other_scenario.apply_all_writes()
     old_cas = scenario.list_trusted_cas()
@@ -352,7 +352,7 @@ def test_cas_added_to_the_configmap_are_not_trusted(scenario: CertificateScenari
 
 
 @proves("OSV-20")
-def test_renew_annotation_issues_one_new_certificate(scenario: CertificateScenario) -> None:
+def test_renew_annotation_causes_one_new_certificate(scenario: CertificateScenario) -> None:
     api_serial, handler_serial = scenario.get_serial("api"), scenario.get_serial("handler")
     scenario.get_secret("api")["metadata"]["annotations"][objects.RENEW_ANNOTATION] = "now"
 
@@ -365,7 +365,7 @@ def test_renew_annotation_issues_one_new_certificate(scenario: CertificateScenar
     assert scenario.get_secret("api")["metadata"]["annotations"] == {objects.DNS_NAMES_ANNOTATION: "api.svc"}
 
 
-def test_changed_dns_names_issue_a_new_certificate(scenario: CertificateScenario) -> None:
+def test_changed_dns_names_cause_new_certificate(scenario: CertificateScenario) -> None:
     scenario.get_secret("api")["metadata"]["annotations"][objects.DNS_NAMES_ANNOTATION] = "api.svc, 127.0.0.1"
 
     scenario.apply_all_writes()
@@ -386,9 +386,9 @@ def test_secret_without_dns_names_does_not_stop_other_servers() -> None:
 @proves("OSV-20", "OSV-22")
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_clients_trust_all_servers_between_any_two_writes(component: str) -> None:
-    """Check that clients whose bundle is at most as old as the waiting period accept every server that has a Secret.
+    """Check that a client trusts every server with a Secret if its bundle is not older than the waiting period.
 
-    The test covers four periods and deletes a server's Secret, the CA's Secret and the ConfigMap in turn.
+    The test covers four renewal periods, and deletes a server's Secret, the CA's Secret and the ConfigMap in turn.
     """
     scenario = CertificateScenario(component, "api", "handler")
     add_webhook_configuration(scenario)
@@ -425,7 +425,7 @@ def test_clients_trust_all_servers_between_any_two_writes(component: str) -> Non
     assert step_count > 30
 
 
-def test_status_contains_names_and_dates_but_no_private_key(scenario: CertificateScenario) -> None:
+def test_certificate_status_contains_names_and_dates_but_no_private_key(scenario: CertificateScenario) -> None:
     publication = scenario.objects["ConfigMap", scenario.component.bundle_configmap_name]
     status = json.loads(publication["data"][objects.STATUS_ENTRY])
 
@@ -435,7 +435,7 @@ def test_status_contains_names_and_dates_but_no_private_key(scenario: Certificat
     assert "PRIVATE" not in json.dumps(publication)
 
 
-def test_repr_contains_no_private_key(scenario: CertificateScenario) -> None:
+def test_repr_of_component_state_contains_no_private_key(scenario: CertificateScenario) -> None:
     scenario.now += timedelta(days=1)
     write = plan_next_write(scenario.build_state(), scenario.now, PROPAGATION_DELAY)
     pair = component_state.get_current_key_pair(scenario.get_secret("api"))
@@ -447,10 +447,10 @@ def test_repr_contains_no_private_key(scenario: CertificateScenario) -> None:
         assert "PRIVATE" not in text
 
 
-def test_ca_removed_from_its_secret_is_no_longer_trusted(scenario: CertificateScenario) -> None:
-    """Check that a CA that the administrator removes from the CA's Secret, for example after a theft, is not trusted.
+def test_ca_that_administrator_removed_from_secret_is_not_trusted(scenario: CertificateScenario) -> None:
+    """Check that a CA that an administrator removed from the CA's Secret, for example after a theft, is not trusted.
 
-    At that time, every server has a certificate issued by another CA.
+    At that time, another CA has issued the certificates of all servers.
     """
     ca_secret_name, (removed_ca,) = scenario.component.ca_secret_name, scenario.list_trusted_cas()
     scenario.get_secret(ca_secret_name)["metadata"]["annotations"] = {objects.RENEW_ANNOTATION: "now"}

@@ -1,4 +1,4 @@
-"""Tests for concurrent requests: the order of results, the first error, and no request that outlives its caller."""
+"""Tests for concurrent API requests: the order of results, the first error, and the cancellation of requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def _raise_conflict() -> None:
     raise Conflict(409, "written meanwhile")
 
 
-def test_first_error_is_raised_after_all_calls_have_ended() -> None:
+def test_first_error_is_raised_after_all_concurrent_calls_have_ended() -> None:
     ended_calls: list[str] = []
 
     async def finish_later() -> None:
@@ -31,7 +31,7 @@ def test_first_error_is_raised_after_all_calls_have_ended() -> None:
     assert ended_calls == ["slow"]
 
 
-def test_results_are_in_the_order_of_the_calls() -> None:
+def test_results_of_concurrent_calls_are_in_order_of_calls() -> None:
     async def return_after(iterations: int) -> int:
         for _ in range(iterations):
             await asyncio.sleep(0)

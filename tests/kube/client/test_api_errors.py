@@ -1,4 +1,4 @@
-"""Tests for the mapping from API responses to errors."""
+"""Tests for the mapping from API server responses to error classes."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ BODY_WITH_CAUSES = {"details": {"causes": [{"reason": "FieldValueInvalid"}]}}
         pytest.param(503, {}, False, Unavailable, id="503"),
     ],
 )
-def test_status_maps_to_one_of_five_error_classes(
+def test_http_status_maps_to_one_of_five_error_classes(
     status: int, body: Object, is_json_patch: bool, error_class: type[ApiError]
 ) -> None:
-    """X-6, NMO-4: each HTTP status maps to the error class that determines how the caller continues."""
+    """X-6, NMO-4: each HTTP status of the API server maps to one error class."""
     error = build_api_error(status, {**body, "message": "the server's message"}, is_json_patch=is_json_patch)
 
     assert type(error) is error_class
@@ -38,8 +38,8 @@ def test_status_maps_to_one_of_five_error_classes(
 
 
 @pytest.mark.parametrize("status", [404, 409, 410, 422])
-def test_webhook_denial_is_rejected_whatever_its_status(status: int) -> None:
-    """X-6: a webhook's denial is `Rejected` whatever its status, so that the caller does not retry the patch."""
+def test_webhook_denial_raises_rejected_whatever_http_status(status: int) -> None:
+    """X-6: a webhook's denial raises `Rejected` for any HTTP status, so that the caller does not retry the patch."""
     message = 'admission webhook "w.example.com" denied the request: not on Fridays'
 
     error = build_api_error(status, {"message": message}, is_json_patch=True)
@@ -48,6 +48,6 @@ def test_webhook_denial_is_rejected_whatever_its_status(status: int) -> None:
     assert (error.status, error.message) == (status, message)
 
 
-def test_response_without_a_message_gets_a_default_message() -> None:
-    """X-6: a response without a Status object, for example from a proxy, gets a default message."""
+def test_error_for_response_without_message_has_default_message() -> None:
+    """X-6: the error for a response without a Status object, for example of a proxy, has a default message."""
     assert build_api_error(502, {}).message == "the API server responded with status 502"

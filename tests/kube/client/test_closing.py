@@ -14,11 +14,11 @@ from localcluster.cluster import LocalCluster
 
 CANCELLATION_STEPS = 80
 STEP_SECONDS = 0.00025
-"""Interval between cancellations: the 80 steps take 20 ms, and a connection with its first response about 5 ms."""
+"""Difference between the delays of two cancellations; 80 delays cover 20 ms, and a first response takes about 5 ms."""
 
 
 def list_open_sockets() -> set[Path]:
-    """Return the open sockets of this process."""
+    """Return the paths of this process's open sockets."""
     return {Path("/proc/self/fd") / str(number) for number in _list_socket_descriptors()}
 
 
@@ -27,7 +27,7 @@ def _list_socket_descriptors() -> Iterator[int]:
         try:
             if link.readlink().name.startswith("socket:"):
                 yield int(link.name)
-        except FileNotFoundError:  # The descriptor of the listed directory itself is already closed.
+        except FileNotFoundError:  # The descriptor with which the directory was listed is already closed.
             continue
 
 
@@ -43,8 +43,8 @@ async def _find_leaked_sockets(kubeconfig: str, cancel_after_seconds: float) -> 
 
 
 @pytest.mark.parametrize("first_step", range(4))
-def test_a_request_cancelled_at_any_moment_leaves_no_socket(cluster: LocalCluster, first_step: int) -> None:
-    """Check that a connection is closed even if its request is cancelled before the pool contains the connection."""
+def test_request_cancelled_at_any_moment_leaves_no_open_socket(cluster: LocalCluster, first_step: int) -> None:
+    """Check that a connection is closed even if its request is cancelled before the connection pool contains it."""
     for step in range(first_step, CANCELLATION_STEPS, 4):
         leaked_sockets = asyncio.run(_find_leaked_sockets(str(cluster.kubeconfig), step * STEP_SECONDS))
         assert not leaked_sockets, f"cancelled after {step * STEP_SECONDS * 1000:g} ms"

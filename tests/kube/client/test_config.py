@@ -48,8 +48,10 @@ def _unset_proxy_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         ("https://[::1]:6443", None),
     ],
 )
-def test_proxy_is_read_from_the_environment(host: str, proxy: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the URL's scheme determines the proxy, except for the hosts and domains in `NO_PROXY`.
+def test_proxy_of_api_client_is_read_from_environment(
+    host: str, proxy: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that the server URL's scheme determines the proxy, except for the hosts and domains in `NO_PROXY`.
 
     Loopback addresses never use a proxy, as with kubectl.
     """
@@ -69,7 +71,7 @@ async def _get_proxy_of_client(configuration: Configuration) -> str | None:
     ("kubeconfig_proxy", "expected_proxy"),
     [(None, "http://of-all:3128"), ("http://its-own:3128", "http://its-own:3128")],
 )
-def test_kubeconfig_proxy_overrides_the_environment(
+def test_proxy_in_kubeconfig_overrides_environment(
     kubeconfig_proxy: str | None, expected_proxy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("https_proxy", "http://of-all:3128")
@@ -93,8 +95,8 @@ def write_kubeconfig(file: Path, name: str) -> Path:
 
 
 @pytest.fixture
-def pod_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Simulate a pod with a ServiceAccount, and return the home directory of its user."""
+def home_directory_of_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Simulate a pod with a ServiceAccount, and return the home directory of the pod's user."""
 
     def load_pod_configuration(*, client_configuration: Configuration) -> None:
         client_configuration.host = "https://pods-own.example"
@@ -113,37 +115,43 @@ async def _get_host(file: str | None, context: str | None) -> str:
 
 
 def get_host(file: Path | None = None, context: str | None = None) -> str:
-    """Return the URL of the server that the API client uses."""
+    """Return the server URL in the configuration that the API client loads."""
     return asyncio.run(_get_host(str(file) if file else None, context))
 
 
-def test_service_account_is_used_without_a_kubeconfig(pod_home: Path) -> None:
+def test_service_account_is_used_without_a_kubeconfig(home_directory_of_pod: Path) -> None:
     """Check that the pod's ServiceAccount is used if there is no kubeconfig, as in kubectl."""
     assert get_host() == "https://pods-own.example"
 
 
-def test_kubeconfig_takes_precedence_over_the_service_account(pod_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the option precedes `KUBECONFIG`, which precedes the kubeconfig in the home directory."""
-    write_kubeconfig(pod_home / ".kube" / "config", "home")
+def test_kubeconfig_takes_precedence_over_the_service_account(
+    home_directory_of_pod: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that the option takes precedence over `KUBECONFIG`, and that over the kubeconfig in the home directory."""
+    write_kubeconfig(home_directory_of_pod / ".kube" / "config", "home")
     assert get_host() == "https://home.example:6443"
     assert get_host(context="home") == "https://home.example:6443"
-    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(pod_home / "other", "environment")))
+    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(home_directory_of_pod / "other", "environment")))
     assert get_host() == "https://environment.example:6443"
-    assert get_host(write_kubeconfig(pod_home / "third", "option")) == "https://option.example:6443"
+    assert get_host(write_kubeconfig(home_directory_of_pod / "third", "option")) == "https://option.example:6443"
 
 
-def test_context_never_falls_back_to_the_service_account(pod_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a missing context or kubeconfig is an error, because a drain in the wrong cluster would be worse."""
+def test_missing_context_is_error_despite_service_account(
+    home_directory_of_pod: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that a missing context or kubeconfig is an error, so that no drain starts in the wrong cluster."""
     with pytest.raises(Unavailable, match=r"kubeconfig .* not found"):
         get_host(context="staging")
-    write_kubeconfig(pod_home / ".kube" / "config", "home")
+    write_kubeconfig(home_directory_of_pod / ".kube" / "config", "home")
     with pytest.raises(Unavailable, match="staging"):
         get_host(context="staging")
 
 
-def test_missing_file_in_kubeconfig_variable_is_an_error(pod_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a missing kubeconfig is an error, even if the pod's ServiceAccount could be used instead."""
-    monkeypatch.setenv("KUBECONFIG", str(pod_home / "nowhere"))
+def test_missing_file_in_kubeconfig_variable_is_error_despite_service_account(
+    home_directory_of_pod: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that a missing file in `KUBECONFIG` is an error, even if the pod has a ServiceAccount."""
+    monkeypatch.setenv("KUBECONFIG", str(home_directory_of_pod / "nowhere"))
     with pytest.raises(Unavailable, match=r"kubeconfig .* not found"):
         get_host()
 
@@ -159,8 +167,8 @@ async def _measure_memory_of_connections(connection_count: int, kubeconfig: Path
     return bytes_after - bytes_before
 
 
-def test_open_connection_takes_little_memory(cluster: LocalCluster) -> None:
-    """Check the memory per connection: a function opens up to 100, and PodSource one per node under maintenance."""
+def test_open_connection_uses_little_memory(cluster: LocalCluster) -> None:
+    """Check the memory per connection, since PodSource opens one for each node under maintenance."""
     tracemalloc.start()
     try:
         size = asyncio.run(_measure_memory_of_connections(30, cluster.kubeconfig))
@@ -172,7 +180,7 @@ def test_open_connection_takes_little_memory(cluster: LocalCluster) -> None:
 
 @pytest.fixture
 def mutual_tls_pems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Return a certificate and key in PEM, for server and client; temporary files go to the directory `temporary`."""
+    """Return a certificate and key in PEM for server and client; let `tempfile` use the directory `temporary`."""
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     access.write_serving_certificate(tmp_path / "cert", tmp_path / "key")
@@ -180,7 +188,7 @@ def mutual_tls_pems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str
 
 
 def write_client_kubeconfig(file: Path, server: str, pems: dict[str, str], embedded_fields: Container[str]) -> str:
-    """Write a kubeconfig that embeds the PEMs of `embedded_fields` and names files for other PEMs; return its path."""
+    """Write a kubeconfig that embeds the PEMs in `embedded_fields` and names files with the others; return its path."""
     credential_fields: dict[str, Any] = {}
     for name, pem in {**pems, "certificate-authority": pems["client-certificate"]}.items():
         (file.parent / name).write_text(pem)
@@ -201,12 +209,12 @@ def write_client_kubeconfig(file: Path, server: str, pems: dict[str, str], embed
 
 
 def select_cluster_fields(credential_fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that belong to the cluster, not to the user."""
+    """Return the kubeconfig fields that belong to the cluster and not to the user."""
     return {name: value for name, value in credential_fields.items() if name.startswith("certificate-authority")}
 
 
 async def respond_with_client_serial(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Respond with the serial number of the client's certificate."""
+    """Respond to a request with the serial number of the client's certificate."""
     await reader.readuntil(b"\r\n\r\n")
     body = json.dumps({"serial": writer.get_extra_info("peercert")["serialNumber"]}).encode()
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
@@ -241,9 +249,9 @@ CREDENTIAL_FIELDS = ("certificate-authority", "client-certificate", "client-key"
 def test_embedded_certificates_are_written_to_no_file(
     tmp_path: Path, mutual_tls_pems: dict[str, str], embedded_fields: Container[str]
 ) -> None:
-    """Check that embedded certificates and keys stay in memory; a temporary file would remain after a killed process.
+    """Check that embedded certificates and keys are not written to files, which a killed process would not delete.
 
-    A kubeconfig may also refer to files next to it.
+    The test also covers a kubeconfig that refers to files in its directory.
     """
     verified_serial, unverified_serial = asyncio.run(
         request_with_client_certificate(tmp_path, mutual_tls_pems, embedded_fields)
@@ -264,10 +272,10 @@ def test_embedded_certificates_are_written_to_no_file(
     ],
     ids=["not base64", "not PEM", "not a certificate", "no key"],
 )
-def test_unusable_certificate_is_reported(
+def test_unusable_certificate_in_kubeconfig_is_reported(
     tmp_path: Path, mutual_tls_pems: dict[str, str], section: str, field: dict[str, str], message: str
 ) -> None:
-    """Check that an invalid CA is an error; otherwise any CA that the system trusts could vouch for the server."""
+    """Check that an invalid CA is an error; otherwise the client would trust the server because of the system's CAs."""
     content = yaml.safe_load(write_kubeconfig(tmp_path / "config", "local").read_text())
     content[section][0][section[:-1]] = {**content[section][0][section[:-1]], **field}
     (tmp_path / "config").write_text(yaml.safe_dump(content))
@@ -277,7 +285,7 @@ def test_unusable_certificate_is_reported(
 
 
 def test_key_without_a_certificate_is_ignored(tmp_path: Path, mutual_tls_pems: dict[str, str]) -> None:
-    """Check that a client key without a certificate is ignored, as in kubectl, and that the user's token is used."""
+    """Check that a client key without a certificate is ignored, as by kubectl, and that the user's token is used."""
     content = yaml.safe_load(write_kubeconfig(tmp_path / "config", "local").read_text())
     content["users"][0]["user"] = {"token": "mine", "client-key": "key"}
     (tmp_path / "config").write_text(yaml.safe_dump(content))

@@ -1,4 +1,4 @@
-"""Tests of deadlines against a server that never responds."""
+"""Tests for the deadlines of API requests to a server that never responds."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def unresponsive_client(tmp_path: Path) -> Iterator[SyncClient]:
         client.close()
 
 
-def test_requests_in_a_block_share_one_deadline(unresponsive_client: SyncClient) -> None:
-    """Design rule 3: two sequential pairs of concurrent requests all end at the deadline of their block."""
+def test_api_requests_in_block_share_one_deadline(unresponsive_client: SyncClient) -> None:
+    """Design rule 3: two sequential pairs of concurrent requests all end at the deadline of their `with` block."""
     start_time = time.monotonic()
 
     with set_deadline(0.3):
@@ -48,10 +48,10 @@ def test_requests_in_a_block_share_one_deadline(unresponsive_client: SyncClient)
     assert 0.3 <= time.monotonic() - start_time < 2
 
 
-def test_unanswered_eviction_stays_in_flight_for_the_next_batch(unresponsive_client: SyncClient) -> None:
-    """NMO-6, X-6: an unanswered eviction stays in flight, and the next batch waits for it instead of sending another.
+def test_eviction_without_response_stays_in_flight_for_next_batch(unresponsive_client: SyncClient) -> None:
+    """NMO-6, X-6: an eviction without a response stays in flight, and the next batch waits for it.
 
-    A batch without any time left raises `Unavailable` and sends no eviction.
+    A batch that starts after the deadline raises `Unavailable` and sends no eviction.
     """
     pod = make_pod("a")
 
@@ -65,7 +65,7 @@ def test_unanswered_eviction_stays_in_flight_for_the_next_batch(unresponsive_cli
         unresponsive_client.run(execute_plan(unresponsive_client.api, plan_evictions([make_pod("b")], [])))
 
 
-def test_no_request_is_sent_after_the_deadline(unresponsive_client: SyncClient) -> None:
+def test_no_api_request_is_sent_after_deadline(unresponsive_client: SyncClient) -> None:
     """Design rule 3: a request after the deadline fails immediately; the HTTP client would treat zero as no timeout."""
     with set_deadline(0.0), pytest.raises(Unavailable, match="no response from the API server in time"):
         unresponsive_client.run(asyncio.wait_for(unresponsive_client.api.get("/version"), 2))

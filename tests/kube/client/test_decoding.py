@@ -1,4 +1,4 @@
-"""Tests of the warnings in the API server's response headers."""
+"""Tests for collecting the warnings in the API server's response headers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kube.client.decoding import collect_warnings, record_warnings
         (["", "110 - stale", '199 - "x"', "299 - unquoted"], []),
     ],
 )
-def test_each_warning_is_collected_once(headers: list[str], warnings: list[str]) -> None:
+def test_each_api_server_warning_is_collected_once(headers: list[str], warnings: list[str]) -> None:
     with collect_warnings() as collected:
         record_warnings(headers)
 
     assert collected == warnings
 
 
-def test_warnings_outside_a_block_are_dropped() -> None:
+def test_api_server_warnings_outside_block_are_dropped() -> None:
     record_warnings(['299 - "lost"'])
 
     with collect_warnings() as warnings:

@@ -1,4 +1,4 @@
-"""Tests of the dry-run API client against a real API server and its audit log."""
+"""Tests for the dry-run API client with a real API server and its audit log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.workload import Workload
 
 WriteFunction = Callable[[SyncClient, Workload, str], tuple[str, Object]]
 UNIQUE_ERROR_TEXT = "error text of the dry-run test"
-"""Text that no function writes, because functions may run on the same cluster."""
+"""Error text that no function writes, because functions may run on the same cluster."""
 
 
 def _cordon_node(client: SyncClient, workload: Workload, node: str) -> tuple[str, Object]:
@@ -63,12 +63,12 @@ WRITE_FUNCTIONS = {
 
 @pytest.fixture
 def workload(installed_cluster: LocalCluster, admin_client: SyncClient) -> Workload:
-    """Return a workload in its own namespace."""
+    """Return a `Workload` that creates its pods in a new namespace."""
     return Workload(installed_cluster, admin_client)
 
 
 @pytest.mark.parametrize("write_object", WRITE_FUNCTIONS.values(), ids=WRITE_FUNCTIONS)
-def test_dry_run_write_changes_nothing(
+def test_dry_run_write_does_not_change_object(
     workload: Workload, admin_client: SyncClient, write_object: WriteFunction
 ) -> None:
     """X-2: a dry-run write succeeds, leaves the object unchanged, and is logged as a dry run in the audit log."""
@@ -88,10 +88,10 @@ def test_dry_run_write_changes_nothing(
 
 
 @pytest.mark.parametrize("path", [leases.LEASES_PATH, kubernetes_events.EVENTS_PATH], ids=["lease", "event"])
-def test_dry_run_creation_stores_nothing(workload: Workload, admin_client: SyncClient, path: str) -> None:
-    """X-2, NMO-27, OSV-12: Leases and Events created in a dry run are not stored."""
+def test_dry_run_creation_stores_no_object(workload: Workload, admin_client: SyncClient, path: str) -> None:
+    """X-2, NMO-27, OSV-12: Leases and Events that a dry run creates are not stored."""
     now, node = parse_time("2026-01-02T03:04:05Z"), workload.take_node()
-    # The maintenance does not exist in the cluster, because functions may run there and would acquire its Lease.
+    # The maintenance is not created in the cluster, because a function that runs there would acquire the node's Lease.
     maintenance = make_maintenance()
     lease = leases.build_lease(node, maintenance, now)
     body = (
@@ -107,8 +107,8 @@ def test_dry_run_creation_stores_nothing(workload: Workload, admin_client: SyncC
     assert created["metadata"]["name"] not in names
 
 
-def test_dry_run_eviction_is_refused_by_its_budget(workload: Workload, admin_client: SyncClient) -> None:
-    """NMO-6: a budget refuses a dry-run eviction like a real one; reads are not affected by a dry run."""
+def test_pdb_blocks_dry_run_eviction(workload: Workload, admin_client: SyncClient) -> None:
+    """NMO-6: a PDB blocks a dry-run eviction like any other eviction, and a dry-run client sends reads unchanged."""
     node = workload.take_node()
     (pod,) = workload.create_bare_pods(node, "held", labels={"app": "db"})
     workload.create_budget("keep", {"app": "db"}, 1, expected_healthy=1)

@@ -1,4 +1,4 @@
-"""Tests for deferred package imports: a deferred package offers everything that an imported one does."""
+"""Tests for lazy package imports, after which a package behaves like one that was imported normally."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ runs = globals().get("runs", 0) + 1
 
 @pytest.fixture
 def package_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Yield the path of the `__init__.py` of a package `put_off`, which is not imported yet."""
+    """Yield the path of the `__init__.py` of the package `put_off`, which is not imported yet."""
     package_directory = tmp_path / "put_off"
     package_directory.mkdir()
     (package_directory / "part.py").write_text("VALUE = 7\n")
@@ -41,7 +41,7 @@ def package_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
 
 @pytest.mark.usefixtures("package_init")
 def test_submodule_is_imported_without_the_package_code() -> None:
-    """Check that importing a submodule does not run the package's code, which the first access to a name runs once."""
+    """Check that the package's code runs once at the first access to a name, and not when a submodule is imported."""
     defer_import("put_off")
 
     assert import_module("put_off.part").VALUE == 7
@@ -52,8 +52,8 @@ def test_submodule_is_imported_without_the_package_code() -> None:
 
 
 @pytest.mark.usefixtures("package_init")
-def test_imported_package_is_not_deferred() -> None:
-    """Check that a package that is already imported stays unchanged."""
+def test_imported_package_is_not_made_lazy() -> None:
+    """Check that a package that is already imported is not changed."""
     package = import_module("put_off")
     defer_import("put_off")
 
@@ -62,8 +62,8 @@ def test_imported_package_is_not_deferred() -> None:
 
 
 @pytest.mark.usefixtures("package_init")
-def test_missing_names_and_packages_raise_the_usual_errors() -> None:
-    """Check the errors for a missing name and for a package that is not installed."""
+def test_missing_names_and_packages_raise_usual_errors() -> None:
+    """Check that a missing name raises `AttributeError`, and a missing package `ModuleNotFoundError`."""
     defer_import("put_off")
 
     with pytest.raises(AttributeError, match="module 'put_off' has no attribute 'nothing'"):
@@ -73,7 +73,7 @@ def test_missing_names_and_packages_raise_the_usual_errors() -> None:
 
 
 def test_import_error_is_raised_at_each_access(package_init: Path) -> None:
-    """Check that each access raises the error of the package's code, not only the first one."""
+    """Check that each access, and not only the first one, raises the error of the package's code."""
     package_init.write_text("raise RuntimeError('broken')")
     defer_import("put_off")
 
@@ -83,7 +83,7 @@ def test_import_error_is_raised_at_each_access(package_init: Path) -> None:
 
 
 def test_threads_wait_for_the_running_import(package_init: Path) -> None:
-    """Check that concurrent accesses wait for the running import, so that no thread sees a partial package."""
+    """Check that concurrent accesses wait until the import has ended, so that no thread uses a partial package."""
     package_init.write_text(PACKAGE_CODE.format(seconds=0.2))
     defer_import("put_off")
     module, start_time = sys.modules["put_off"], time.perf_counter()
@@ -97,7 +97,7 @@ def test_threads_wait_for_the_running_import(package_init: Path) -> None:
 
 @pytest.mark.slow
 def test_whole_kubernetes_package_is_still_importable() -> None:
-    """Check that the whole `kubernetes` package is still importable in a process that uses the API client."""
+    """Check that the whole `kubernetes` package can be imported in a process that uses the API client."""
     code = """
         import sys
         from kube.client import api

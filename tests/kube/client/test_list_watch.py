@@ -1,4 +1,4 @@
-"""Tests of `follow` against a real API server, through a connection that a test can cut."""
+"""Tests for `follow` with a real API server, through a relay whose connections a test can cut."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def write_relay_kubeconfig(cluster: LocalCluster, relay: TcpRelay) -> Path:
 
 
 async def collect_changes(changes: ChangeStream, count: int) -> list[tuple[str, str]]:
-    """Return the next changes as (change type, name)."""
+    """Return the next `count` changes as (change type, object name)."""
     collected: list[tuple[str, str]] = []
     for _ in range(count):
         change = await asyncio.wait_for(anext(changes), CHANGE_TIMEOUT_SECONDS)
@@ -91,14 +91,16 @@ def apply_configmap(cluster: LocalCluster, namespace: str, name: str, **data: st
 
 
 def get_configmaps_query(namespace: str) -> tuple[str, dict[str, Any]]:
-    """Return path and selector of the namespace's ConfigMaps, without kube-root-ca.crt, which each namespace has."""
+    """Return the arguments that list a namespace's ConfigMaps, except kube-root-ca.crt, which every namespace has."""
     return f"/api/v1/namespaces/{namespace}/configmaps", {"field_selector": "metadata.name!=kube-root-ca.crt"}
 
 
-def test_existing_objects_come_before_changes(cluster: LocalCluster, api_relay: TcpRelay, namespace: str) -> None:
-    """Check that existing objects come first, then SYNCED with the list's resourceVersion, then each change in order.
+def test_existing_objects_are_yielded_before_changes(
+    cluster: LocalCluster, api_relay: TcpRelay, namespace: str
+) -> None:
+    """Check that `follow` yields existing objects, then SYNCED with the list's resourceVersion, then changes in order.
 
-    Objects have their kind, and a deleted object has its last state.
+    Each object contains its kind, and a deleted object has its last state.
     """
     apply_configmap(cluster, namespace, "one")
 
@@ -135,7 +137,7 @@ def test_streaming_list_yields_existing_objects(
 ) -> None:
     """KEP-3157: a streaming list yields each existing object once and then SYNCED, without a list request.
 
-    If the API server refuses the streaming list, an ordinary list yields the existing objects.
+    If the API server rejects the streaming list, the existing objects come from an ordinary list request.
     """
     apply_configmap(cluster, namespace, "one")
     apply_configmap(cluster, namespace, "two")
@@ -162,10 +164,10 @@ def test_streaming_list_yields_existing_objects(
     run_through_relay(cluster, api_relay, check_changes, ApiWithFailures)
 
 
-def test_interrupted_streaming_list_is_compared_with_a_list(
+def test_deletion_during_interrupted_streaming_list_is_yielded(
     cluster: LocalCluster, api_relay: TcpRelay, namespace: str
 ) -> None:
-    """Check that an object deleted after the watch broke is yielded as DELETED, and that no object is yielded twice."""
+    """Check that an object deleted after the connection broke is yielded as DELETED, and none is yielded twice."""
     apply_configmap(cluster, namespace, "one")
     apply_configmap(cluster, namespace, "two")
 
@@ -183,10 +185,10 @@ def test_interrupted_streaming_list_is_compared_with_a_list(
     run_through_relay(cluster, api_relay, check_changes, ApiWithBreakingWatch)
 
 
-def test_only_changes_are_yielded_without_emit_initial(
+def test_only_changes_are_yielded_with_emit_initial_false(
     cluster: LocalCluster, api_relay: TcpRelay, namespace: str
 ) -> None:
-    """Check that existing objects are not yielded if `emit_initial` is False, but that their deletions are."""
+    """Check that with `emit_initial=False`, only changes and deletions of existing objects are yielded."""
     apply_configmap(cluster, namespace, "one")
 
     async def check_changes(api: Api) -> None:
@@ -200,10 +202,10 @@ def test_only_changes_are_yielded_without_emit_initial(
     run_through_relay(cluster, api_relay, check_changes)
 
 
-def test_a_broken_watch_is_resumed_without_loss_or_repetition(
+def test_broken_watch_resumes_without_loss_or_repetition(
     cluster: LocalCluster, api_relay: TcpRelay, namespace: str
 ) -> None:
-    """Check that the changes made while the connection was cut are yielded once each, in order."""
+    """Check that changes that were made while the connection was cut are yielded in order and only once."""
     apply_configmap(cluster, namespace, "one")
 
     async def check_changes(api: Api) -> None:
@@ -258,9 +260,9 @@ spec:
 
 @pytest.fixture
 def widgets_path(cluster: LocalCluster, namespace: str) -> Iterator[str]:
-    """Yield the API path of a custom resource whose CRD was created after the cluster's start.
+    """Yield the API path of a new custom resource kind.
 
-    The API server's watch history of this kind starts with its CRD, so resourceVersion 1 is too old.
+    The API server's watch history of this kind begins with the creation of its CRD, so resourceVersion 1 is expired.
     """
     cluster.kubectl("apply", "-f", "-", input=CRD)
     cluster.wait_for_crds("widgets.following.example.com")
@@ -268,10 +270,10 @@ def widgets_path(cluster: LocalCluster, namespace: str) -> Iterator[str]:
     cluster.kubectl("delete", "crd", "widgets.following.example.com")
 
 
-def test_only_differences_are_yielded_after_a_410_response(
+def test_only_changed_objects_are_yielded_after_410_response(
     cluster: LocalCluster, api_relay: TcpRelay, namespace: str, widgets_path: str
 ) -> None:
-    """Check that deleted, recreated, changed and added objects are yielded once each, and unchanged ones not at all."""
+    """Check that each deleted, recreated, changed or added object is yielded once, and no unchanged object."""
 
     def apply_widget(name: str, value: str) -> None:
         metadata = {"name": name, "namespace": namespace}
@@ -304,8 +306,8 @@ def test_only_differences_are_yielded_after_a_410_response(
     run_through_relay(cluster, api_relay, check_changes, ApiWithExpiredVersion)
 
 
-def test_unserved_kind_raises_not_found(cluster: LocalCluster, api_relay: TcpRelay) -> None:
-    """Check that `follow` raises `NotFound` if the kind is not served at the start."""
+def test_follow_of_unserved_kind_raises_not_found(cluster: LocalCluster, api_relay: TcpRelay) -> None:
+    """Check that `follow` raises `NotFound` if the API server does not serve the kind at the first request."""
 
     async def check_changes(api: Api) -> None:
         with pytest.raises(NotFound):
@@ -314,10 +316,10 @@ def test_unserved_kind_raises_not_found(cluster: LocalCluster, api_relay: TcpRel
     run_through_relay(cluster, api_relay, check_changes)
 
 
-def test_first_list_is_retried_until_the_server_is_available(
+def test_first_list_request_is_retried_until_api_server_is_available(
     cluster: LocalCluster, api_relay: TcpRelay, namespace: str
 ) -> None:
-    """Check that the first list is retried until the API server is available."""
+    """Check that `follow` retries its first list request until the API server is available."""
     api_relay.cut()
 
     async def check_changes(api: Api) -> None:
@@ -352,7 +354,7 @@ class RecordingObserver(StreamObserver):
 
 
 class ApiWithBreakingWatch(Api):
-    """API client whose first watch breaks after its first object."""
+    """API client whose first watch breaks after one object."""
 
     is_first_watch = True
 
@@ -367,12 +369,12 @@ class ApiWithBreakingWatch(Api):
 
 
 class ApiWithFailures(Api):
-    """API client whose next lists and watches fail with the given status codes."""
+    """API client whose next list and watch requests fail with the given status codes."""
 
     list_failures: ClassVar[list[int]] = []
     watch_failures: ClassVar[list[int]] = []
     list_count = 0
-    """Number of list requests."""
+    """Number of sent list requests."""
 
     async def list(self, path: str, **options: Any) -> Object:
         self.list_count += 1
@@ -390,7 +392,7 @@ class ApiWithFailures(Api):
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 409, 429, 500, 503])
-def test_refused_list_and_watch_are_retried(
+def test_rejected_list_and_watch_requests_are_retried(
     cluster: LocalCluster, api_relay: TcpRelay, namespace: str, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
     """Check that failures are reported to the stream observer and retried, and that no change is lost."""
@@ -407,7 +409,7 @@ def test_refused_list_and_watch_are_retried(
 
     run_through_relay(cluster, api_relay, check_changes, ApiWithFailures)
 
-    # After a 400 response to a watch, the client lists again.
+    # After a 400 response to a watch request, the client lists the objects again.
     failure, watch_count = f"failed {status}", 1 if status == 400 else 2
     failures_and_lists = [
         notification for notification in observer.notifications if notification not in ("opened", "closed")
@@ -417,12 +419,12 @@ def test_refused_list_and_watch_are_retried(
     assert len([line for line in caplog.messages if line.startswith("no: ")]) == 1
 
 
-def test_backoff_grows_across_alternating_errors(
+def test_watch_backoff_grows_across_alternating_errors(
     cluster: LocalCluster, api_relay: TcpRelay, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Check that the backoff increases across different errors, and that each error is logged once.
+    """Check that the backoff grows even if different errors alternate, and that each error is logged once.
 
-    A load balancer with two failing servers may return such errors.
+    A load balancer with two failing servers may return alternating errors.
     """
 
     async def check_changes(api: Api) -> None:
@@ -436,7 +438,9 @@ def test_backoff_grows_across_alternating_errors(
     assert sorted(line[:7] for line in caplog.messages if line.startswith("no: ")) == ["no: 500", "no: 503"]
 
 
-def test_refused_list_raises_without_observer(cluster: LocalCluster, api_relay: TcpRelay, namespace: str) -> None:
+def test_rejected_list_request_raises_without_observer(
+    cluster: LocalCluster, api_relay: TcpRelay, namespace: str
+) -> None:
     async def check_changes(api: Api) -> None:
         assert isinstance(api, ApiWithFailures)
         api.list_failures[:] = [403]
@@ -449,7 +453,7 @@ def test_refused_list_raises_without_observer(cluster: LocalCluster, api_relay: 
 def test_only_transformed_objects_are_yielded_and_compared(
     cluster: LocalCluster, api_relay: TcpRelay, namespace: str, widgets_path: str
 ) -> None:
-    """Check that only transformed objects are yielded, even for a deletion that is detected by a new list."""
+    """Check that `follow` yields only transformed objects, even for a deletion that a new list request reveals."""
     observer = RecordingObserver()
 
     def keep_identity(manifest: Object) -> Object:

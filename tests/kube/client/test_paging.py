@@ -1,4 +1,4 @@
-"""Tests of paged lists against a real API server."""
+"""Tests for paged list requests with a real API server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.workload import Workload
 
 @pytest.fixture
 def configmaps(installed_cluster: LocalCluster, admin_client: SyncClient) -> tuple[str, set[str]]:
-    """Create seven labelled ConfigMaps and an unlabelled one; return the list's path and the labelled ones' names."""
+    """Create seven labelled ConfigMaps and one without label; return their path and the names of the seven."""
     path = f"/api/v1/namespaces/{Workload(installed_cluster, admin_client).namespace}/configmaps"
     names = {f"map-{number}" for number in range(7)}
     for name in names:
@@ -29,7 +29,7 @@ def configmaps(installed_cluster: LocalCluster, admin_client: SyncClient) -> tup
 def test_list_returns_each_item_once_for_any_page_size(
     admin_client: SyncClient, configmaps: tuple[str, set[str]], monkeypatch: pytest.MonkeyPatch, page_size: int
 ) -> None:
-    """Design rule 10: whatever the page size, a list returns each item once, and each page applies the selector."""
+    """Design rule 10: for any page size, a list contains each item once, and the selector applies to each page."""
     monkeypatch.setattr(paging, "PAGE_SIZE", page_size)
     path, names = configmaps
 
@@ -38,10 +38,10 @@ def test_list_returns_each_item_once_for_any_page_size(
     assert sorted(item["metadata"]["name"] for item in items) == sorted(names)
 
 
-def test_list_is_read_again_if_the_continue_token_expires(
+def test_list_is_read_again_if_continue_token_expires(
     admin_client: SyncClient, configmaps: tuple[str, set[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """API concepts, "resource versions": after a 410 for page 2, the whole list is read again without duplicates."""
+    """Kubernetes API concepts: after a 410 response for page 2, the whole list is read again without duplicates."""
     monkeypatch.setattr(paging, "PAGE_SIZE", 3)
     path, names = configmaps
     list_from_server = Api.list
@@ -58,15 +58,15 @@ def test_list_is_read_again_if_the_continue_token_expires(
     assert sorted(item["metadata"]["name"] for item in items) == sorted(names)
 
 
-def test_missing_collection_raises_not_found(admin_client: SyncClient) -> None:
+def test_paged_list_of_missing_collection_raises_not_found(admin_client: SyncClient) -> None:
     with pytest.raises(NotFound):
         admin_client.run(list_all(admin_client.api, "/apis/example.com/v1/nothing"))
 
 
-def test_each_page_is_transformed_before_the_next_is_read(
+def test_each_page_is_transformed_before_next_page_is_read(
     admin_client: SyncClient, configmaps: tuple[str, set[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Design rule 10: at most one page of complete objects is in memory; the list returns its resourceVersion."""
+    """Design rule 10: at most one page of complete objects is in memory; the result has the list's resourceVersion."""
     monkeypatch.setattr(paging, "PAGE_SIZE", 3)
     path, names = configmaps
     list_from_server, order = Api.list, ""

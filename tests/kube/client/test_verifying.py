@@ -1,4 +1,4 @@
-"""Tests that the API client verifies the API server's certificate, against a real server."""
+"""Tests that the API client verifies the certificate of a real API server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.proofs import proves
 
 @pytest.fixture
 def kubeconfig_with_other_ca(cluster: LocalCluster, tmp_path: Path) -> Path:
-    """Return a kubeconfig whose CA did not sign the server's certificate."""
+    """Return a kubeconfig with a CA that did not sign the API server's certificate."""
     content = yaml.safe_load(cluster.kubeconfig.read_text())
     other_ca = create_ca(next(iter(COMPONENTS.values())), datetime.now(timezone.utc)).certificate
     [cluster_entry] = content["clusters"]
@@ -30,8 +30,8 @@ def kubeconfig_with_other_ca(cluster: LocalCluster, tmp_path: Path) -> Path:
 
 
 @proves("MUT-52")
-def test_server_with_an_untrusted_certificate_is_refused(kubeconfig_with_other_ca: Path) -> None:
-    """Check that the client refuses the server, unless a copy of the client has its verification disabled."""
+def test_api_server_with_untrusted_certificate_is_rejected(kubeconfig_with_other_ca: Path) -> None:
+    """Check that the client rejects the server, unless it is a copy of the client with disabled verification."""
     client = SyncClient(str(kubeconfig_with_other_ca))
     try:
         with pytest.raises(Unavailable, match="certificate verify failed"):

@@ -1,4 +1,4 @@
-"""Tests for parsing CPU capabilities from ConfigMaps, and for the problems reported for invalid entries."""
+"""Tests for parsing CPU capabilities from ConfigMaps, and for reporting problems with invalid entries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_configmap(name: str = "offered", **entries: Any) -> Object:
 
 @proves("OSV-38")
 def test_entry_applies_to_the_node_in_its_key_or_in_its_node_list() -> None:
-    """Check that nodes with the same hardware can share one entry."""
+    """Check that a ConfigMap entry applies to the node in its key, or to several nodes in its node list."""
     parsed = parse_capabilities([make_configmap(a=VALID_ENTRY, kind={**VALID_ENTRY, "nodes": ["b", "c"]})])
     capability = Capability(frozenset({"Haswell"}), frozenset({"avx2"}))
 
@@ -32,14 +32,14 @@ def test_entry_applies_to_the_node_in_its_key_or_in_its_node_list() -> None:
 
 
 @proves("OSV-38")
-def test_cpu_field_adds_the_features_of_the_named_model() -> None:
-    """Check that the entry's features are added to its CPU model's features."""
+def test_cpu_field_adds_features_of_cpu_model() -> None:
+    """Check that an entry with a CPU model has the model's features in addition to its own."""
     parsed = parse_capabilities([make_configmap(a={"models": [], "cpu": "Haswell", "features": ["vmx"]})])
     assert parsed.nodes["a"] == Capability(frozenset(), frozenset({*(get_model_features("Haswell") or ()), "vmx"}))
 
 
 @proves("OSV-38")
-def test_unknown_cpu_model_gives_no_capability() -> None:
+def test_entry_with_unknown_cpu_model_gives_no_capability() -> None:
     """Check that nodes with an unknown CPU model keep their labels, because the model's features are unknown."""
     parsed = parse_capabilities([make_configmap(a={"models": [], "cpu": "Unheard"}, b=VALID_ENTRY)])
 
@@ -75,7 +75,7 @@ def test_unknown_cpu_model_gives_no_capability() -> None:
     ],
 )
 def test_malformed_entry_is_reported_with_field_and_remedy(entry: Any, message: str) -> None:
-    """Check that a malformed entry makes the whole input incomplete, because it could name any node."""
+    """Check that the capabilities are incomplete if an entry is malformed, because it could name any node."""
     parsed = parse_capabilities([make_configmap(a=entry, b=VALID_ENTRY)])
 
     assert list(parsed.nodes) == ["b"]
@@ -88,8 +88,8 @@ def test_malformed_entry_is_reported_with_field_and_remedy(entry: Any, message: 
 
 @proves("OSV-33")
 @pytest.mark.parametrize("name", ["a b", "é", "-a", "a-", "x" * 64, "a/b"])
-def test_illegal_label_names_are_skipped_and_reported(name: str) -> None:
-    """Check that an entry's legal names are used and its illegal ones reported."""
+def test_names_not_valid_in_label_are_skipped_and_reported(name: str) -> None:
+    """Check that an entry's names that are valid in a label are used, and that the other names are reported."""
     parsed = parse_capabilities([make_configmap(a={"models": [name, "486"], "features": [name, "sse4.1", "x" * 63]})])
 
     assert parsed.nodes["a"] == Capability(frozenset({"486"}), frozenset({"sse4.1", "x" * 63}))
@@ -99,7 +99,7 @@ def test_illegal_label_names_are_skipped_and_reported(name: str) -> None:
 
 
 def test_node_in_two_entries_gets_no_capability() -> None:
-    """Check that nodes in two entries get no capability, and that the problem names both entries."""
+    """Check that a node in two entries gets no capability, and that the reported problem names both entries."""
     parsed = parse_capabilities(
         [
             make_configmap("one", a=VALID_ENTRY, b=VALID_ENTRY),
@@ -116,7 +116,7 @@ def test_node_in_two_entries_gets_no_capability() -> None:
 
 
 def test_entry_with_unknown_nodes_is_reported_once() -> None:
-    """Check that one problem is reported per entry with nonexistent nodes, and none if all nodes exist."""
+    """Check that one problem is reported for each entry with unknown nodes, and none if all nodes exist."""
     parsed = parse_capabilities([make_configmap("one", a=VALID_ENTRY, x={**VALID_ENTRY, "nodes": ["b", "c", "d"]})])
 
     assert [problem.message for problem in find_unknown_nodes(parsed, {"a", "d"})] == [
@@ -126,9 +126,9 @@ def test_entry_with_unknown_nodes_is_reported_once() -> None:
     assert find_unknown_nodes(parsed, {"a", "b", "c", "d"}) == []
 
 
-def test_repeated_node_within_one_entry_is_accepted() -> None:
+def test_node_listed_twice_in_one_entry_is_accepted() -> None:
     assert parse_capabilities([make_configmap(x={**VALID_ENTRY, "nodes": ["a", "a"]})]).problems == []
 
 
-def test_no_configmaps_and_empty_configmaps_give_an_empty_input() -> None:
+def test_capabilities_are_empty_without_configmaps_or_entries() -> None:
     assert parse_capabilities([]) == parse_capabilities([make_configmap()]) == ({}, True, [], {})

@@ -1,4 +1,4 @@
-"""Tests of the CPU settings in HyperConverged: obsolete models, the minimum model, and malformed fields."""
+"""Tests for parsing the CPU settings of a HyperConverged: obsolete CPU models and the minimum CPU model."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def parse_obsolete_cpus(obsolete_cpus: Any) -> CpuModelSettings:
 
 
 @proves("OSV-31")
-def test_listed_models_extend_the_always_obsolete_ones() -> None:
-    """Check that HyperConverged may list models that are unknown or always obsolete."""
+def test_listed_models_are_obsolete_in_addition_to_always_obsolete_models() -> None:
+    """Check that a HyperConverged may also list CPU models that are unknown or always obsolete."""
     assert parse_obsolete_cpus(
         {"cpuModels": ["Haswell", "Conroe", "Nobody"]}
     ).obsolete_models == ALWAYS_OBSOLETE_MODELS | {"Haswell", "Nobody"}
@@ -58,14 +58,14 @@ def test_listed_models_extend_the_always_obsolete_ones() -> None:
         ({"minCPUModel": "Nehalem", "minCPU": "Haswell"}, "Nehalem"),
     ],
 )
-def test_minimum_model_has_a_default_and_two_field_names(obsolete_cpus: Any, min_model: str) -> None:
-    """Check that the minimum model is read from either of the two field names in the requirement documents."""
+def test_minimum_cpu_model_has_default_and_two_field_names(obsolete_cpus: Any, min_model: str) -> None:
+    """Check that the minimum CPU model is read from either of the two field names in the requirement documents."""
     assert parse_obsolete_cpus(obsolete_cpus).min_model == min_model
 
 
 @proves("OSV-32")
-def test_unknown_minimum_model_is_reported() -> None:
-    """Check that an unknown minimum model is reported: without a minimum model, each feature would become a label."""
+def test_unknown_minimum_cpu_model_is_reported() -> None:
+    """Check that an unknown minimum CPU model is reported; without one, every feature would become a label."""
     settings = parse_settings(make_hyperconverged({"minCPUModel": "penryn"}))
 
     assert isinstance(settings, Problem)
@@ -83,8 +83,8 @@ def test_unknown_minimum_model_is_reported() -> None:
         ({"minCPUModel": ["a"]}, 'spec.obsoleteCPUs.minCPUModel is a list: use a quoted string, such as "Haswell"'),
     ],
 )
-def test_malformed_settings_are_reported_with_field_and_remedy(obsolete_cpus: Any, message: str) -> None:
-    """Check that a problem is reported for values that a CRD without a schema accepts."""
+def test_malformed_cpu_settings_are_reported_with_field_and_remedy(obsolete_cpus: Any, message: str) -> None:
+    """Check that malformed settings, which a CRD without a schema accepts, are reported."""
     settings = parse_settings(make_hyperconverged(obsolete_cpus))
 
     assert isinstance(settings, Problem)
@@ -96,7 +96,7 @@ def test_malformed_settings_are_reported_with_field_and_remedy(obsolete_cpus: An
 
 @proves("C18")
 def test_oldest_hyperconverged_takes_precedence_and_others_are_reported() -> None:
-    """Check that the oldest object in any namespace is selected, and that objects with a different name are ignored."""
+    """Check that the oldest HyperConverged takes precedence, and that objects with another name are ignored."""
     old, new = make_hyperconverged({}), make_hyperconverged({}, namespace="other", created="2026-02-01T00:00:00Z")
     other_name = {"metadata": {**old["metadata"], "name": "stranger"}}
     selected, problems = select_hyperconverged([new, other_name, old])
@@ -107,6 +107,6 @@ def test_oldest_hyperconverged_takes_precedence_and_others_are_reported() -> Non
     ]
 
 
-def test_defaults_apply_without_a_hyperconverged() -> None:
+def test_default_cpu_settings_apply_without_hyperconverged() -> None:
     assert select_hyperconverged([]) == (None, [])
     assert parse_settings(None) == parse_settings({"metadata": {}}) == DEFAULT_SETTINGS

@@ -1,4 +1,4 @@
-"""Tests for the CPU model tables, and for the program that generates them from libvirt's CPU map."""
+"""Tests for the table of CPU models in `models.json`, and for its generator, which reads libvirt's CPU map."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ DERIVED_MODEL_XML = (
 
 
 @proves("OSV-34")
-def test_penryn_and_haswell_have_the_documented_features() -> None:
-    """Check that Penryn has 29 features, and Haswell 50."""
+def test_penryn_and_haswell_have_documented_number_of_features() -> None:
+    """Check that the CPU model Penryn has 29 features, and Haswell has 50."""
     assert get_model_features("Penryn") == frozenset(PENRYN_FEATURES.split())
     assert get_model_features("Haswell") == frozenset(
         {*PENRYN_FEATURES.split(), *HASWELL_FEATURES_ABOVE_PENRYN.split(), "smep"}
@@ -40,8 +40,8 @@ def test_penryn_and_haswell_have_the_documented_features() -> None:
 
 
 @proves("OSV-35", "C13")
-def test_haswell_adds_the_documented_features_and_smep() -> None:
-    """Check the rule in the requirement document, which results in one feature more than the list in that document."""
+def test_haswell_adds_documented_features_and_smep() -> None:
+    """Check that Haswell adds to Penryn the features that the requirement document lists, and `smep`."""
     assert (get_model_features("Haswell") or set()) - (get_model_features("Penryn") or set()) == {
         *HASWELL_FEATURES_ABOVE_PENRYN.split(),
         "smep",
@@ -55,22 +55,22 @@ def test_fifteen_models_are_always_obsolete() -> None:
     assert {name for name in ALWAYS_OBSOLETE_MODELS if get_model_features(name) is None} == set()
 
 
-def test_unknown_model_names_have_no_features() -> None:
-    """Check that the result is None for a name in the wrong case and for an empty name."""
+def test_unknown_cpu_model_has_no_features() -> None:
+    """Check that the features of a CPU model with the wrong case or an empty name are None."""
     assert get_model_features("haswell") is None
     assert get_model_features("") is None
 
 
 def test_models_file_names_its_source_and_licence() -> None:
-    """Check that `models.json` states its source and the licence of that source."""
+    """Check that `models.json` states the source of its data and the licence of that source."""
     source = json.loads(MODELS_FILE.read_text())["source"]
 
     assert "libvirt" in source
     assert "LGPL-2.1-or-later" in source
 
 
-def test_models_are_generated_from_libvirts_map(tmp_path: Path) -> None:
-    """Check that base models' features are included, but not features that libvirt marks as added or removed later."""
+def test_cpu_models_are_generated_from_libvirt_cpu_map(tmp_path: Path) -> None:
+    """Check that a model has its base model's features, but none that libvirt marks as added or removed later."""
     (tmp_path / "x86_Base.xml").write_text(BASE_MODEL_XML)
     (tmp_path / "x86_Derived.xml").write_text(DERIVED_MODEL_XML)
     (tmp_path / "arm_Other.xml").write_text(BASE_MODEL_XML.replace("Base", "Other"))
@@ -80,8 +80,8 @@ def test_models_are_generated_from_libvirts_map(tmp_path: Path) -> None:
     assert json.loads(format_models(parsed, "1.2.3"))["models"] == {"Base": "fpu sse", "Derived": "avx fpu sse"}
 
 
-def test_models_file_is_in_the_generators_format() -> None:
-    """Check that each model has its own line, in sorted order, so that a newer CPU map gives a readable diff."""
+def test_models_file_has_format_of_generator() -> None:
+    """Check that `models.json` has one line per model in sorted order, so that a newer CPU map has a readable diff."""
     models = json.loads(MODELS_FILE.read_text())
     version = models["source"].split(",")[0].removeprefix("libvirt ")
 
@@ -91,7 +91,7 @@ def test_models_file_is_in_the_generators_format() -> None:
     )
 
 
-def test_directory_without_models_raises_an_error() -> None:
-    """Check that `LocalClusterError` is raised instead of writing an empty file."""
+def test_generator_rejects_directory_without_cpu_models() -> None:
+    """Check that the generator raises `LocalClusterError` if the directory contains no CPU models."""
     with pytest.raises(LocalClusterError, match="pass libvirt's directory cpu_map"):
         parse_models(Path("/nowhere"))

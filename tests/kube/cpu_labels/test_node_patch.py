@@ -1,4 +1,4 @@
-"""Tests for the desired CPU labels, for the patch that sets them, and for the skip annotation."""
+"""Tests for a node's desired CPU labels, for the patch that sets them, and for the skip annotation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_labelled_node(*labels: str, annotations: Any = None, **label_values: st
 
 
 def group_labels_by_operation(json_patch: list[Object]) -> dict[str, set[str]]:
-    """Return the labels that a patch changes, by operation, without the leading test operation."""
+    """Return the labels that a JSON patch changes, by operation, without its first operation `test`."""
     assert json_patch[0] == {"op": "test", "path": "/metadata/resourceVersion", "value": "7"}
     labels_by_operation: dict[str, set[str]] = {}
     for operation in json_patch[1:]:
@@ -51,8 +51,8 @@ def group_labels_by_operation(json_patch: list[Object]) -> dict[str, set[str]]:
 
 
 @proves("OSV-30", "OSV-33", "OSV-35", "OSV-36")
-def test_desired_labels_exclude_obsolete_models_and_base_features() -> None:
-    """Check that model names are case-sensitive, and that the label that marks the node as managed is added."""
+def test_desired_cpu_labels_exclude_obsolete_models_and_base_features() -> None:
+    """Check that labels for obsolete models and base features are omitted, and the label for managed nodes is added."""
     desired = compute_desired_labels(HASWELL_CAPABILITY, DEFAULT_SETTINGS)
 
     assert desired == dict.fromkeys(
@@ -67,8 +67,8 @@ def test_desired_labels_exclude_obsolete_models_and_base_features() -> None:
 
 
 @proves("OSV-36")
-def test_patch_changes_only_labels_of_this_product() -> None:
-    """Check that labels in KubeVirt's old format are removed, and that the labels of other owners are kept."""
+def test_patch_changes_only_cpu_labels_of_product() -> None:
+    """Check that labels in KubeVirt's old format are removed, and that other products' labels are kept."""
     node = make_labelled_node(
         f"{MODEL_LABEL_PREFIX}Gone",
         f"{FEATURE_LABEL_PREFIX}gone",
@@ -87,15 +87,15 @@ def test_patch_changes_only_labels_of_this_product() -> None:
 
 
 def test_correct_labels_need_no_patch() -> None:
-    """Check that there is no patch if the labels are correct, or if the node has no CPU labels and needs none."""
+    """Check that a node gets no patch if its CPU labels are correct, or if it has none and needs none."""
     desired = compute_desired_labels(HASWELL_CAPABILITY, DEFAULT_SETTINGS)
 
     assert build_labels_patch(make_labelled_node(*desired, *FOREIGN_LABELS), desired) == []
     assert build_labels_patch(make_labelled_node(*FOREIGN_LABELS), {}) == []
 
 
-def test_patch_adds_the_label_map_if_it_is_missing() -> None:
-    """Check that the whole label map is added, because a JSON patch cannot add a key to a missing map."""
+def test_patch_adds_metadata_labels_if_missing() -> None:
+    """Check that the patch adds all of `metadata.labels`, because a JSON patch cannot add a key to a missing object."""
     node: Object = {"metadata": {"name": "a", "resourceVersion": "7"}}
     assert build_labels_patch(node, {MANAGED_LABEL: "true"})[1:] == [
         {"op": "add", "path": "/metadata/labels", "value": {MANAGED_LABEL: "true"}}
@@ -115,10 +115,10 @@ def test_patch_adds_the_label_map_if_it_is_missing() -> None:
         ({SKIP_ANNOTATION: "True"}, False, True),
     ],
 )
-def test_skip_annotation_applies_only_with_the_value_true(
+def test_skip_annotation_applies_only_with_value_true(
     annotations: Any, is_node_skipped: bool, is_reported: bool
 ) -> None:
-    """Check that a node is skipped only for the value `true`, and that any other value except `false` is reported."""
+    """Check that only the value `true` makes a node skipped, and that any other value except `false` is reported."""
     node = make_labelled_node(annotations=annotations)
     problem = find_skip_problem(node)
 

@@ -1,4 +1,4 @@
-"""Tests of executing eviction plans against a real API server, including evictions that it refuses."""
+"""Tests for executing eviction plans on a real API server, including evictions that it rejects."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from tests.workload import Workload
 
 @pytest.fixture
 def workload(installed_cluster: LocalCluster, admin_client: SyncClient) -> Workload:
-    """Return a workload in its own namespace, with pods on node-1 or on a node without other pods.
+    """Return a `Workload` with a new namespace, and with pods on node-1 or on a node without other pods.
 
-    Some tests need such a node: a batch also reports its node's late evictions, for example of the previous test.
+    Some tests need a node without other pods, because a batch also reports late evictions of the previous test.
     """
     return Workload(installed_cluster, admin_client)
 
@@ -40,8 +40,8 @@ def run_batch(client: SyncClient, *pods: Object) -> EvictionOutcome:
     return client.run(execute_plan(client.api, EvictionPlan(unbudgeted=list(pods))))
 
 
-def test_pod_refused_with_429_by_its_budget_is_blocked(workload: Workload, admin_client: SyncClient) -> None:
-    """NMO-6, X-6: a pod refused with 429 is blocked, with the budget's name and the API server's message."""
+def test_pod_whose_eviction_gets_429_is_blocked(workload: Workload, admin_client: SyncClient) -> None:
+    """NMO-6, X-6: a pod whose eviction gets a 429 is blocked, with the PDB's name and the API server's message."""
     (pod,) = workload.create_bare_pods("node-1", "a", labels={"app": "db"})
     workload.create_budget("keep-all", {"app": "db"}, 1, expected_healthy=1)
 
@@ -51,8 +51,8 @@ def test_pod_refused_with_429_by_its_budget_is_blocked(workload: Workload, admin
     assert blocked.message == "The disruption budget keep-all needs 1 healthy pods and has 1 currently"
 
 
-def test_pod_refused_with_500_under_two_budgets_is_blocked(workload: Workload, admin_client: SyncClient) -> None:
-    """NMO-6: a pod under two budgets, refused with 500, is blocked with the reason; another pod is evicted."""
+def test_pod_with_two_pdbs_whose_eviction_gets_500_is_blocked(workload: Workload, admin_client: SyncClient) -> None:
+    """NMO-6: a pod that two PDBs select, whose eviction gets a 500, is blocked; another pod is evicted."""
     budgeted_pod, unbudgeted_pod = (
         workload.create_bare_pods("node-1", "twice", labels={"app": "db"})[0],
         workload.create_bare_pods("node-1", "free")[0],
@@ -66,8 +66,10 @@ def test_pod_refused_with_500_under_two_budgets_is_blocked(workload: Workload, a
     assert [evicted_pod["name"] for evicted_pod in result.evicted] == ["free"]
 
 
-def test_refusal_that_concerns_one_pod_does_not_stop_the_queue(workload: Workload, admin_client: SyncClient) -> None:
-    """NMO-6: after a refusal that concerns only one pod, the batch still evicts the other pods under the budget."""
+def test_rejection_of_single_pod_does_not_block_queued_pods_of_pdb(
+    workload: Workload, admin_client: SyncClient
+) -> None:
+    """NMO-6: after the rejection of a single pod's eviction, the batch still evicts the other pods of the same PDB."""
     (refused_pod,) = workload.create_bare_pods("node-1", "refused", labels={"app": "db", "also": "yes"})
     other_pods = workload.create_bare_pods("node-1", "b", "c", labels={"app": "db"})
     budget = workload.create_budget("one", {"app": "db"}, 0, expected_healthy=3)
@@ -82,8 +84,8 @@ def test_refusal_that_concerns_one_pod_does_not_stop_the_queue(workload: Workloa
     assert {evicted_pod["name"] for evicted_pod in [*result.evicted, *result.in_flight]} == {"b", "c"}
 
 
-def test_refusal_by_budget_stops_its_queue(workload: Workload, admin_client: SyncClient) -> None:
-    """NMO-6, X-6: after a budget refuses a pod, the batch blocks the pods still queued without further requests."""
+def test_429_response_blocks_queued_pods_of_pdb(workload: Workload, admin_client: SyncClient) -> None:
+    """NMO-6, X-6: after a PDB blocks an eviction, the PDB's queued pods are blocked without further requests."""
     audit = AuditLog(workload.local_cluster.audit_log)
     pods: list[Mapping[str, Any]] = [*workload.create_bare_pods("node-1", *"abcdefghij", labels={"app": "db"})]
     budget = workload.create_budget("keep-all", {"app": "db"}, 10, expected_healthy=10)
@@ -96,14 +98,14 @@ def test_refusal_by_budget_stops_its_queue(workload: Workload, admin_client: Syn
     assert len(audit.list_evictions()) < 10
 
 
-def test_batch_that_can_send_no_eviction_defers_no_pod(workload: Workload, admin_client: SyncClient) -> None:
-    """Design rule 9: a batch that can send no eviction reports no deferred pod, so that no pass follows immediately."""
+def test_batch_that_cannot_send_evictions_defers_no_pod(workload: Workload, admin_client: SyncClient) -> None:
+    """Design rule 9: a batch that cannot send evictions reports no deferred pods, so that no pass follows at once."""
     audit = AuditLog(workload.local_cluster.audit_log)
     pods: list[Mapping[str, Any]] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
     queue = BudgetQueue(workload.create_budget("some", {"app": "db"}, 0, expected_healthy=3), pods)
     plan = EvictionPlan(queues=[queue])
 
-    async def evict_while_evictions_are_unanswered() -> EvictionOutcome:
+    async def evict_while_evictions_are_in_flight() -> EvictionOutcome:
         pacer = EvictionTracker.for_client(admin_client.api).limiter.get_pacer(queue.key)
         unanswered_tasks = [asyncio.create_task(asyncio.sleep(60)) for _ in range(MAX_UNANSWERED)]
         for task in unanswered_tasks:
@@ -113,7 +115,7 @@ def test_batch_that_can_send_no_eviction_defers_no_pod(workload: Workload, admin
             task.cancel()
         return batch
 
-    first_result = admin_client.run(evict_while_evictions_are_unanswered())
+    first_result = admin_client.run(evict_while_evictions_are_in_flight())
     evictions = audit.list_evictions()
     second_result = admin_client.run(execute_plan(admin_client.api, plan))
 
@@ -121,8 +123,8 @@ def test_batch_that_can_send_no_eviction_defers_no_pod(workload: Workload, admin
     assert second_result.evicted
 
 
-def test_expected_refusal_is_reported_instead_of_actual_one(workload: Workload, admin_client: SyncClient) -> None:
-    """DRN-10: the refusal of an evacuation request does not replace the reason why the pod waits."""
+def test_expected_reason_is_reported_instead_of_429_response(workload: Workload, admin_client: SyncClient) -> None:
+    """DRN-10: the 429 response to an evacuation request does not replace the expected reason why the pod is blocked."""
     (pod,) = workload.create_bare_pods("node-1", "launcher", labels={"app": "vm"})
     budget = workload.create_budget("vm", {"app": "vm"}, 1, expected_healthy=1)
     expected = BlockedPod(build_object_reference(pod), "WaitsForKubeVirt", "waits", "vm")
@@ -133,7 +135,7 @@ def test_expected_refusal_is_reported_instead_of_actual_one(workload: Workload, 
 
 @pytest.mark.parametrize("pod_name", ["missing", "replaced"])
 def test_missing_or_replaced_pod_counts_as_gone(workload: Workload, admin_client: SyncClient, pod_name: str) -> None:
-    """NMO-6: a pod whose eviction gets a 404 is gone, and the uid precondition protects a new pod of the same name."""
+    """NMO-6: a pod whose eviction gets a 404 counts as gone; the uid precondition protects a new pod of that name."""
     pod = samples.make_pod(pod_name, namespace=workload.namespace)
     if pod_name == "replaced":
         workload.create_bare_pods("node-1", pod_name)
@@ -147,10 +149,10 @@ def test_missing_or_replaced_pod_counts_as_gone(workload: Workload, admin_client
         assert "deletionTimestamp" not in new_pod["metadata"]
 
 
-def test_batch_without_time_defers_its_pods(
+def test_batch_defers_pods_after_deadline(
     workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NMO-6: after its time is up, a batch sends no eviction and reports the remaining pods as deferred."""
+    """NMO-6: after its deadline, a batch sends no eviction and reports the remaining pods as deferred."""
     monkeypatch.setattr(executor, "PASS_SECONDS", -1.0)
     pods = workload.create_bare_pods("node-1", "a", "b")
 
@@ -159,11 +161,11 @@ def test_batch_without_time_defers_its_pods(
     assert (result.evicted, result.deferred) == ([], pods)
 
 
-def test_pods_of_an_outdated_list_are_not_evicted_twice(
+def test_pods_in_outdated_list_are_not_evicted_again(
     workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X-2: pods that an outdated cached list still shows are not evicted a second time."""
-    # A minute is longer than the batches of this test take, even on a slow machine.
+    """X-2: pods that are evicted but still in an outdated cached list are not evicted again."""
+    # The batches of this test take less than a minute, even on a slow machine.
     monkeypatch.setattr(tracker, "GRANTED_TTL_SECONDS", 60.0)
     audit = AuditLog(workload.local_cluster.audit_log)
     bare_pods = workload.create_bare_pods("node-1", "bare")
@@ -185,8 +187,8 @@ def test_pods_of_an_outdated_list_are_not_evicted_twice(
 
 
 @pytest.mark.slow
-def test_late_eviction_is_reported_by_the_nodes_next_batch(workload: Workload, admin_client: SyncClient) -> None:
-    """NMO-17: an eviction granted after its batch is reported once, by the node's next batch.
+def test_late_eviction_is_reported_by_next_batch_of_node(workload: Workload, admin_client: SyncClient) -> None:
+    """NMO-17: an eviction that succeeds after the end of its batch is reported once, by the node's next batch.
 
     At that time the pod is terminating, so no plan contains it.
     """
@@ -210,8 +212,8 @@ def test_late_eviction_is_reported_by_the_nodes_next_batch(workload: Workload, a
 
 
 @pytest.mark.slow
-def test_late_eviction_is_reported_without_a_further_batch(workload: Workload, admin_client: SyncClient) -> None:
-    """Check that the late evictions of a drained node are reported although no further batch starts for that node."""
+def test_late_eviction_is_reported_without_another_batch(workload: Workload, admin_client: SyncClient) -> None:
+    """Check that a node's late evictions are reported even if no further batch starts for that node."""
     node = workload.take_node()
     (pod,) = workload.create_bare_pods(node, "slow")
 
@@ -224,7 +226,7 @@ def test_late_eviction_is_reported_without_a_further_batch(workload: Workload, a
 
 @pytest.mark.slow
 def test_replay_batch_ignores_evictions_of_other_batches(workload: Workload, admin_client: SyncClient) -> None:
-    """Check that a replay's batch neither repeats a drain's evictions nor takes their outcomes."""
+    """Check that a replay's batch neither repeats a drain's evictions nor reports their outcomes."""
     node = workload.take_node()
     slow_pod, other_pod = workload.create_bare_pods(node, "slow", "other")
 
@@ -247,8 +249,8 @@ async def _send_and_wait_for_response(eviction_tracker: EvictionTracker, pod: Ma
 
 
 @pytest.mark.parametrize("has_budget", [False, True])
-def test_pod_of_the_process_is_evicted_last(workload: Workload, admin_client: SyncClient, has_budget: bool) -> None:
-    """Check that the process's own pod is evicted last: an exiting process cannot report other evictions' outcomes."""
+def test_process_evicts_its_own_pod_last(workload: Workload, admin_client: SyncClient, has_budget: bool) -> None:
+    """Check that the process evicts its own pod last, so that it can report the outcomes of the other evictions."""
     node, labels = workload.take_node(), {"app": "evict"}
     (own_pod,) = workload.create_bare_pods(node, "own", labels=labels)
     other_pods = workload.create_bare_pods(node, "a", "b")
@@ -272,13 +274,16 @@ def test_pod_of_the_process_is_evicted_last(workload: Workload, admin_client: Sy
     assert [evicted_pod["name"] for evicted_pod in [*last_result.evicted, *last_result.in_flight]] == ["own"]
 
 
-def test_pod_of_the_process_waits_for_evictions_in_flight(
+def test_own_pod_of_process_waits_for_evictions_in_flight(
     workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that the process's own pod is not reported as deferred: an immediate pass would find the same state."""
+    """Check that the process's own pod is not deferred while evictions of its node are in flight.
+
+    An immediate pass would find the same state.
+    """
     node = workload.take_node()
     own_pod, other_pod = workload.create_bare_pods(node, "own", "other")
-    # No eviction gets a response before the batch ends.
+    # None of the evictions gets a response before the batch ends.
     monkeypatch.setattr(tracker, "send_eviction", lambda *_, **__: asyncio.sleep(1, Removal.EVICTED))
 
     async def evict_with_an_eviction_in_flight() -> EvictionOutcome:
@@ -288,10 +293,13 @@ def test_pod_of_the_process_waits_for_evictions_in_flight(
     assert admin_client.run(evict_with_an_eviction_in_flight()) == EvictionOutcome()
 
 
-def test_pod_of_the_process_is_deferred_by_evictions_on_other_nodes(
+def test_own_pod_of_process_is_deferred_by_evictions_on_other_nodes(
     workload: Workload, admin_client: SyncClient
 ) -> None:
-    """Check that the process's own pod is reported as deferred: other nodes' events start no pass for this node."""
+    """Check that the process's own pod is deferred while evictions on other nodes are in flight.
+
+    Events of other nodes start no pass for the node of this pod.
+    """
     (own_pod,), (other_pod,) = workload.create_bare_pods("node-3", "own"), workload.create_bare_pods("node-2", "other")
 
     async def evict_with_an_eviction_in_flight() -> EvictionOutcome:
@@ -306,8 +314,8 @@ class WeakReferablePod(dict[str, Any]):
     """A pod dict that supports weak references, so that a test can check whether it is still in memory."""
 
 
-def test_pod_is_freed_when_its_outcome_is_recorded(workload: Workload, admin_client: SyncClient) -> None:
-    """NMO-6: an evicted pod is freed from memory once its outcome is recorded, because a drain evicts thousands."""
+def test_evicted_pod_is_freed_after_outcome_is_recorded(workload: Workload, admin_client: SyncClient) -> None:
+    """NMO-6: an evicted pod is freed from memory after its outcome is recorded, since a drain may evict thousands."""
     pod = WeakReferablePod(workload.create_bare_pods("node-1", "a")[0])
     reference, name = weakref.ref(pod), f"eviction of {pod['metadata']['uid']}"
 

@@ -1,4 +1,4 @@
-"""Tests for the forecast of the evictions of several nodes together, on plain dicts."""
+"""Tests for the forecast of evictions when several nodes are drained together, on plain dicts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_db_pods(count: int, **fields: Any) -> list[Object]:
     return [make_pod(f"db-{index}", labels={"app": "db"}, owner="ReplicaSet", **fields) for index in range(count)]
 
 
-def make_budget_with(*, expected: int = 8, spec: Object | None = None, **fields: Any) -> Object:
+def make_pdb_with_counts(*, expected: int = 8, spec: Object | None = None, **fields: Any) -> Object:
     budget = make_budget(**fields)
     budget["status"]["expectedPods"] = expected
     return {**budget, "spec": {**budget["spec"], **(spec or {})}}
@@ -44,29 +44,29 @@ def get_only_effect(forecast: EvictionForecast) -> str:
     return budget_forecast.effect
 
 
-def test_pods_of_two_nodes_share_allowed_disruptions() -> None:
-    """NMO-6: a budget that allows four disruptions admits four of eight pods on two nodes, the others in turn."""
-    forecast = forecast_evictions(make_db_pods(8), [make_budget_with(allowed=4, healthy=8, needed=4)])
+def test_pods_of_two_nodes_share_disruptions_that_pdb_allows() -> None:
+    """NMO-6: of eight pods on two nodes, four can be evicted at once if their PDB allows four disruptions."""
+    forecast = forecast_evictions(make_db_pods(8), [make_pdb_with_counts(allowed=4, healthy=8, needed=4)])
 
     assert count_pods(forecast) == (4, 4, 0)
     assert (get_only_effect(forecast), forecast.budgets[0].rounds) == (IN_TURN, 2)
 
 
-def test_budget_that_admits_all_pods_blocks_none() -> None:
-    forecast = forecast_evictions(make_db_pods(2), [make_budget_with(allowed=4, healthy=8, needed=4)])
+def test_pdb_that_allows_all_evictions_blocks_no_pod() -> None:
+    forecast = forecast_evictions(make_db_pods(2), [make_pdb_with_counts(allowed=4, healthy=8, needed=4)])
 
     assert (count_pods(forecast), get_only_effect(forecast)) == ((2, 0, 0), ADMITS)
 
 
-def test_budget_runs_out_if_evicted_pods_get_no_replacement() -> None:
-    """Check that the remaining pods are blocked if the pods without a replacement may use up the budget."""
-    pods, budget = make_db_pods(4), make_budget_with(allowed=2, healthy=4, needed=2)
+def test_pdb_blocks_pods_if_evicted_pods_get_no_replacement() -> None:
+    """Check that pods are forecast as blocked if evicted pods without replacement may use up the PDB's disruptions."""
+    pods, budget = make_db_pods(4), make_pdb_with_counts(allowed=2, healthy=4, needed=2)
 
     one_lost = forecast_evictions(pods, [budget], lost_uids={get_uid(pods[3])})
     two_lost = forecast_evictions(pods, [budget], lost_uids=set(map(get_uid, pods[2:])))
 
     assert (count_pods(one_lost), get_only_effect(one_lost)) == ((2, 2, 0), IN_TURN)
-    assert one_lost.budgets[0].rounds == 3, "the lost pod may leave first, so that one disruption remains"
+    assert one_lost.budgets[0].rounds == 3, "the lost pod may be evicted first, so that one disruption remains"
     assert (count_pods(two_lost), get_only_effect(two_lost)) == ((2, 0, 2), RUNS_OUT)
 
 
@@ -82,19 +82,19 @@ def test_budget_runs_out_if_evicted_pods_get_no_replacement() -> None:
     ],
     ids=str,
 )
-def test_budget_that_admits_none_blocks_now_or_never_opens(spec: Object, expected_pods: int, effect: str) -> None:
-    """OSV-13: A budget never opens if it needs as many healthy pods as its workload has."""
-    budget = make_budget_with(allowed=0, healthy=4, needed=4, expected=expected_pods, spec=spec)
+def test_pdb_that_allows_no_disruption_blocks_now_or_never_opens(spec: Object, expected_pods: int, effect: str) -> None:
+    """OSV-13: A PDB never opens if it requires as many healthy pods as it expects."""
+    budget = make_pdb_with_counts(allowed=0, healthy=4, needed=4, expected=expected_pods, spec=spec)
 
     forecast = forecast_evictions(make_db_pods(2), [budget])
 
     assert (count_pods(forecast), get_only_effect(forecast)) == ((0, 0, 2), effect)
 
 
-def test_unready_pod_leaves_without_using_allowed_disruption() -> None:
-    """Check that only the ready pods stay blocked under a budget that admits unready pods (KEP-3017)."""
+def test_eviction_of_unready_pod_uses_no_allowed_disruption() -> None:
+    """Check that only ready pods are blocked by a PDB that always allows evictions of unready pods (KEP-3017)."""
     unready = make_pod("unready", labels={"app": "db"}, ready=False)
-    budget = make_budget_with(allowed=0, healthy=3, needed=3, policy="AlwaysAllow", expected=5)
+    budget = make_pdb_with_counts(allowed=0, healthy=3, needed=3, policy="AlwaysAllow", expected=5)
 
     forecast = forecast_evictions([unready, *make_db_pods(2)], [budget])
 
@@ -102,7 +102,7 @@ def test_unready_pod_leaves_without_using_allowed_disruption() -> None:
     assert forecast.budgets[0].now == 1
 
 
-def test_pod_under_two_budgets_is_blocked_and_counts_for_neither() -> None:
+def test_pod_with_two_pdbs_is_blocked_and_counts_for_neither() -> None:
     budgets = [make_budget("one", allowed=1), make_budget("two", allowed=1)]
 
     forecast = forecast_evictions(make_db_pods(1), budgets)
@@ -111,8 +111,8 @@ def test_pod_under_two_budgets_is_blocked_and_counts_for_neither() -> None:
     assert forecast.budgets == []
 
 
-def test_deletion_ignores_budgets() -> None:
-    """DRN-1a: with `disableEviction`, all pods leave now."""
+def test_forecast_of_deletions_ignores_pdbs() -> None:
+    """DRN-1a: with `disableEviction`, all pods are forecast to be deleted immediately."""
     forecast = forecast_evictions(make_db_pods(3), [make_budget()], DrainOptions(disable_eviction=True))
 
     assert (count_pods(forecast), forecast.budgets) == ((3, 0, 0), [])
@@ -128,23 +128,23 @@ def test_every_running_pod_is_forecast_once(pods: list[Object], budgets: list[Ob
     assert sorted(keys) == sorted(map(format_key, leaving))
 
 
-def with_grace(pod: Object, seconds: int) -> Object:
+def copy_with_grace_period(pod: Object, seconds: int) -> Object:
     return {**pod, "spec": {**pod["spec"], "terminationGracePeriodSeconds": seconds}}
 
 
-def test_grace_period_is_that_of_pod_unless_option_overrides_it() -> None:
-    pod = with_grace(make_pod(), 60)
+def test_grace_period_of_pod_applies_unless_option_overrides_it() -> None:
+    pod = copy_with_grace_period(make_pod(), 60)
 
     assert get_grace_seconds(pod) == 60
     assert get_grace_seconds(make_pod()) == 30
     assert get_grace_seconds(pod, DrainOptions(grace_period_seconds=5)) == 5
-    assert get_grace_seconds(with_grace(make_pod(phase="Succeeded"), 60)) == 0
+    assert get_grace_seconds(copy_with_grace_period(make_pod(phase="Succeeded"), 60)) == 0
 
 
-def test_duration_is_that_of_slowest_pod_or_of_rounds_under_budget() -> None:
-    """Check that pods terminate concurrently, and that a budget's rounds follow one another."""
-    slow, pods = with_grace(make_pod("slow"), 100), make_db_pods(4)
-    budget = make_budget_with(allowed=1, healthy=4, needed=3)
+def test_duration_depends_on_slowest_pod_and_on_pdb() -> None:
+    """Check that pods terminate concurrently, except that a PDB allows only so many pods at a time."""
+    slow, pods = copy_with_grace_period(make_pod("slow"), 100), make_db_pods(4)
+    budget = make_pdb_with_counts(allowed=1, healthy=4, needed=3)
 
     without_budget = forecast_evictions([slow, *pods], [])
     with_budget = forecast_evictions([slow, *pods], [budget])

@@ -1,4 +1,4 @@
-"""Tests of the eviction limits: evictions per second, fairness between nodes, and unanswered evictions."""
+"""Tests for the eviction limits: evictions per second, fairness between nodes, and evictions in flight."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run_in_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 async def _get_grant_order(rate_limiter: RateLimiter, *nodes: str) -> list[str]:
-    """Request one token per node at the same time, and return the nodes in the order in which they get it."""
+    """Request one token per node at the same time, and return the nodes in the order in which they get their tokens."""
     order: list[str] = []
 
     async def acquire_token(node: str) -> None:
@@ -41,8 +41,8 @@ async def _get_grant_order(rate_limiter: RateLimiter, *nodes: str) -> list[str]:
     return order
 
 
-def test_tokens_within_one_seconds_limit_are_granted_immediately() -> None:
-    """Check that tokens are granted immediately while any are available."""
+def test_tokens_within_limit_of_one_second_are_granted_immediately() -> None:
+    """Check that the rate limiter grants tokens immediately while any are available."""
 
     async def measure_seconds() -> float:
         rate_limiter, start_time = RateLimiter(50), asyncio.get_running_loop().time()
@@ -52,8 +52,8 @@ def test_tokens_within_one_seconds_limit_are_granted_immediately() -> None:
     assert run_in_loop(measure_seconds()) < 0.5
 
 
-def test_rate_does_not_exceed_the_limit() -> None:
-    """Check that forty tokens beyond the first hundred take at least 0.4 s, at a hundred per second."""
+def test_eviction_rate_does_not_exceed_limit() -> None:
+    """Check that at a hundred tokens per second, forty tokens after the first hundred take at least 0.4 s."""
 
     async def measure_seconds() -> float:
         rate_limiter, start_time = RateLimiter(100), asyncio.get_running_loop().time()
@@ -77,8 +77,8 @@ def test_rate_limiter_serves_nodes_in_rotation() -> None:
     assert order.count("big") == 20
 
 
-def test_timed_out_task_spends_no_token() -> None:
-    """Check that a task that has timed out spends no token."""
+def test_timed_out_task_uses_no_token() -> None:
+    """Check that a task whose wait for a token timed out uses no token."""
 
     async def acquire_two_tokens() -> tuple[bool, bool]:
         rate_limiter = RateLimiter(10)
@@ -91,8 +91,8 @@ def test_timed_out_task_spends_no_token() -> None:
     assert run_in_loop(acquire_two_tokens()) == (False, True)
 
 
-def test_timed_out_tasks_cost_their_node_no_turn() -> None:
-    """Check that a node keeps its turns in the rotation after many of its tasks have timed out."""
+def test_node_keeps_position_in_rotation_after_timed_out_tasks() -> None:
+    """Check that a node keeps its position in the rotation after many of its tasks have timed out."""
 
     async def get_order() -> list[str]:
         rate_limiter = RateLimiter(100)
@@ -104,8 +104,8 @@ def test_timed_out_tasks_cost_their_node_no_turn() -> None:
     assert run_in_loop(get_order()) == ["b", "a", "b", "b"]
 
 
-def test_busy_api_server_gets_no_evictions_during_backoff() -> None:
-    """Check that no token is granted during the backoff that the API server requested."""
+def test_rate_limiter_grants_no_token_during_backoff() -> None:
+    """Check that the rate limiter grants no token during the backoff that the API server requested."""
 
     async def measure_seconds() -> float:
         rate_limiter, loop = RateLimiter(100), asyncio.get_running_loop()
@@ -119,18 +119,18 @@ def test_busy_api_server_gets_no_evictions_during_backoff() -> None:
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "fast", "nan", "inf"])
-def test_invalid_rate_is_reported_with_the_remedy(value: str) -> None:
+def test_invalid_eviction_rate_is_reported_with_remedy(value: str) -> None:
     with pytest.raises(ValueError, match=f"EVICTIONS_PER_SECOND={value} is not a number of at least 1: .*default 100"):
         parse_evictions_per_second({"EVICTIONS_PER_SECOND": value})
 
 
 @pytest.mark.parametrize(("environment", "expected"), [({}, 100.0), ({"EVICTIONS_PER_SECOND": "20"}, 20.0)])
-def test_rate_is_read_from_the_environment(environment: dict[str, str], expected: float) -> None:
+def test_eviction_rate_is_read_from_environment(environment: dict[str, str], expected: float) -> None:
     assert parse_evictions_per_second(environment) == expected
 
 
 async def _measure_start_times(count: int, response_seconds: float) -> list[float]:
-    """Return the start times of `count` evictions, each of which gets its response after `response_seconds`."""
+    """Return the start times of `count` evictions that each get a response after `response_seconds`."""
     pacer, start_times, tasks = StartPacer(), [], []
     for _ in range(count):
         assert await pacer.wait_turn(time.monotonic() + 10)
@@ -146,15 +146,15 @@ def _compute_intervals(start_times: list[float]) -> list[float]:
     return [later - earlier for earlier, later in pairwise(start_times)]
 
 
-def test_response_lets_the_next_eviction_start_immediately() -> None:
-    """Check that each eviction starts right after the previous response if the responses are quick."""
+def test_next_eviction_starts_immediately_after_response() -> None:
+    """Check that each eviction starts immediately after the previous response if responses are fast."""
     assert (
         sum(_compute_intervals(run_in_loop(_measure_start_times(6, response_seconds=0.01)))) < 5 * MIN_INTERVAL_SECONDS
     )
 
 
-def test_sixth_eviction_waits_for_one_of_five_responses() -> None:
-    """Design rule 9: five unanswered evictions start quickly; the sixth starts when the first of them is answered."""
+def test_sixth_eviction_of_pdb_waits_for_one_of_five_responses() -> None:
+    """Design rule 9: five evictions of a PDB may be in flight; the sixth starts after the first response."""
     *short_intervals, last_interval = _compute_intervals(run_in_loop(_measure_start_times(6, response_seconds=2)))
 
     assert len(short_intervals) == 4
@@ -162,8 +162,8 @@ def test_sixth_eviction_waits_for_one_of_five_responses() -> None:
     assert sum(short_intervals) + last_interval >= 2
 
 
-def test_wait_turn_returns_false_after_the_deadline() -> None:
-    """Check that the wait returns False after the deadline, while too many evictions are still unanswered."""
+def test_wait_turn_returns_false_after_deadline() -> None:
+    """Check that `wait_turn` returns False after the deadline if too many evictions are still in flight."""
 
     async def wait_until_deadline() -> tuple[bool, bool]:
         pacer = StartPacer()
@@ -179,8 +179,8 @@ def test_wait_turn_returns_false_after_the_deadline() -> None:
     assert run_in_loop(wait_until_deadline()) == (False, True)
 
 
-def test_pacer_exists_while_an_eviction_is_unanswered() -> None:
-    """Check that evictions under one budget are spaced although nothing but their tasks refers to the pacer."""
+def test_pacer_exists_while_eviction_is_in_flight() -> None:
+    """Check that evictions of one PDB are spaced even if only their tasks refer to the PDB's pacer."""
 
     async def start_evictions() -> tuple[bool, bool, list[float]]:
         limiter = EvictionLimiter(is_dry_run=False)
@@ -210,8 +210,8 @@ def test_pacer_exists_while_an_eviction_is_unanswered() -> None:
     assert interval >= MIN_INTERVAL_SECONDS
 
 
-def test_nodes_share_the_queue_of_a_budget() -> None:
-    """Check that the evictions of two nodes under one budget start sequentially, like the evictions of one node."""
+def test_nodes_share_eviction_queue_of_pdb() -> None:
+    """Check that evictions of one PDB on two nodes start sequentially, like evictions on a single node."""
 
     async def measure_start_times_of_two_nodes() -> list[float]:
         pacer, start_times, tasks = StartPacer(), [], []
@@ -244,8 +244,8 @@ async def _await_future(future: asyncio.Future[None]) -> None:
     await future
 
 
-def test_timed_out_task_takes_no_slot() -> None:
-    """Check that a freed slot goes to the task that still waits, not to the task that has timed out."""
+def test_timed_out_task_takes_no_slot_of_concurrency_limiter() -> None:
+    """Check that a released slot of the concurrency limiter goes to a waiting task, not to one that has timed out."""
 
     async def acquire_slots() -> list[bool]:
         return await _acquire_slots_with_limit_of_one(asyncio.get_running_loop().create_future())
@@ -253,8 +253,8 @@ def test_timed_out_task_takes_no_slot() -> None:
     assert run_in_loop(acquire_slots()) == [False, True]
 
 
-def test_slot_granted_at_the_timeout_is_not_lost() -> None:
-    """Check that a slot granted at the timeout is kept; since Python 3.12, `asyncio.wait_for` would drop it."""
+def test_slot_granted_at_timeout_is_not_lost() -> None:
+    """Check that a slot that is granted at the timeout is kept, which `asyncio.wait_for` of Python 3.12 would lose."""
 
     async def acquire_slot_at_timeout() -> tuple[bool, bool]:
         limiter = ConcurrencyLimiter(limit=1)
@@ -262,7 +262,7 @@ def test_slot_granted_at_the_timeout_is_not_lost() -> None:
         asyncio.get_running_loop().call_later(0.01, limiter.release)
         waiting_task = asyncio.create_task(limiter.acquire("b", time.monotonic() + 0.02))
         await asyncio.sleep(0)
-        time.sleep(0.05)  # Slot and timeout are both due in the next loop iteration.
+        time.sleep(0.05)  # Slot and timeout are both due in the next iteration of the event loop.
         is_acquired = await waiting_task
         if is_acquired:
             limiter.release()

@@ -1,4 +1,4 @@
-"""Tests for planning evictions that disruption budgets allow, and evacuation requests, on plain dicts."""
+"""Tests for planning the evictions that PDBs allow, and the evacuation requests, on plain dicts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VIRT_LAUNCHER_POD = make_pod("launcher", labels={CREATED_BY_LABEL: "u"})
 OTHER_POD = make_pod("other", labels={"app": "web"})
 
 
-def make_db_pod(name: str, *, ready: bool = True, phase: str = "Running") -> Object:
+def make_pod_of_pdb(name: str, *, ready: bool = True, phase: str = "Running") -> Object:
     return make_pod(name, labels=DB_LABELS, ready=ready, phase=phase)
 
 
@@ -38,25 +38,25 @@ def get_names(pods: Iterable[Pod]) -> list[str]:
     return [pod["metadata"]["name"] for pod in pods]
 
 
-def test_pod_that_no_budget_covers_may_be_evicted() -> None:
-    """NMO-6: a pod may be evicted if all budgets belong to another namespace or select other pods."""
+def test_pod_that_no_pdb_selects_may_be_evicted() -> None:
+    """NMO-6: a pod may be evicted if every PDB is in another namespace or selects other pods."""
     other_budgets = [make_budget(namespace="other"), make_budget("web", selector={"matchLabels": {"app": "web"}})]
 
-    plan = plan_evictions([make_db_pod("a")], other_budgets)
+    plan = plan_evictions([make_pod_of_pdb("a")], other_budgets)
 
     assert (get_names(plan.unbudgeted), plan.queues, plan.blocked) == (["a"], [], [])
 
 
-def test_deletion_ignores_budgets() -> None:
-    """DRN-1a: with `disableEviction`, no budget blocks a pod."""
-    plan = plan_evictions([make_db_pod("a")], [make_budget(allowed=0)], DrainOptions(disable_eviction=True))
+def test_plan_of_deletions_ignores_pdbs() -> None:
+    """DRN-1a: with `disableEviction`, no PDB blocks a pod."""
+    plan = plan_evictions([make_pod_of_pdb("a")], [make_budget(allowed=0)], DrainOptions(disable_eviction=True))
 
     assert (get_names(plan.unbudgeted), plan.queues, plan.blocked) == (["a"], [], [])
 
 
-def test_deletion_replaces_eviction_and_refusal() -> None:
-    """Check that a pod to delete is neither evicted nor blocked, and that the other pods stay as planned."""
-    pods = [make_db_pod(name) for name in "abc"]
+def test_pod_to_delete_is_neither_evicted_nor_blocked() -> None:
+    """Check that a pod that the plan deletes is neither evicted nor blocked; the plan for other pods is unchanged."""
+    pods = [make_pod_of_pdb(name) for name in "abc"]
     plan = plan_evictions([*pods, OTHER_POD], [make_budget("keep", allowed=1)])
     deleted = [pods[1], OTHER_POD]
     options = DrainOptions(disable_eviction=True, escalation_action="Delete")
@@ -70,9 +70,11 @@ def test_deletion_replaces_eviction_and_refusal() -> None:
     assert get_names(escalated.select(lambda pod: pod is OTHER_POD).admitted) == ["other"]
 
 
-def test_budget_admits_as_many_pods_as_it_allows() -> None:
-    """NMO-6, X-6: if a budget allows two of four evictions, two pods are queued, and two are blocked by it."""
-    plan = plan_evictions([make_db_pod(name) for name in "abcd"], [make_budget("keep", allowed=2, healthy=4, needed=2)])
+def test_pods_beyond_disruptions_that_pdb_allows_are_blocked() -> None:
+    """NMO-6, X-6: if a PDB allows two of four evictions, two pods are queued, and the other two are blocked."""
+    plan = plan_evictions(
+        [make_pod_of_pdb(name) for name in "abcd"], [make_budget("keep", allowed=2, healthy=4, needed=2)]
+    )
 
     (queue,) = plan.queues
     assert (queue.key, get_names(queue.admitted)) == ("ns/keep", ["a", "b"])
@@ -98,22 +100,20 @@ def test_budget_admits_as_many_pods_as_it_allows() -> None:
     ],
     ids=str,
 )
-def test_budget_that_never_allows_a_disruption_is_reported(
-    spec: dict[str, Any], expected: int, allows_none: bool
-) -> None:
-    """OSV-13: `allowsNone` is reported only for a budget that requires all of its pods to be healthy."""
+def test_pdb_that_never_allows_disruption_is_reported(spec: dict[str, Any], expected: int, allows_none: bool) -> None:
+    """OSV-13: `allowsNone` is reported only for a PDB that requires all its pods to be healthy."""
     budget = make_budget("keep", needed=3)
     budget["spec"] |= spec
     budget["status"] |= {"expectedPods": expected}
 
-    (blocked,) = plan_evictions([make_db_pod("a")], [budget]).blocked
+    (blocked,) = plan_evictions([make_pod_of_pdb("a")], [budget]).blocked
 
     assert blocked.as_data().get("allowsNone", False) is allows_none
 
 
-def test_pod_under_two_budgets_is_blocked() -> None:
-    """NMO-6: a pod under two budgets is blocked, and the message names both budgets and the remedy."""
-    plan = plan_evictions([make_db_pod("a")], [make_budget("one", allowed=1), make_budget("two", allowed=1)])
+def test_pod_that_two_pdbs_select_is_blocked() -> None:
+    """NMO-6: a pod that two PDBs select is blocked, and the message names both PDBs and states the remedy."""
+    plan = plan_evictions([make_pod_of_pdb("a")], [make_budget("one", allowed=1), make_budget("two", allowed=1)])
 
     (blocked,) = plan.blocked
     assert (blocked.reason, blocked.budget) == ("MultipleBudgets", "one, two")
@@ -132,16 +132,16 @@ def test_terminating_pods_are_neither_evicted_nor_blocked() -> None:
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Succeeded", "Failed"])
-def test_pod_that_is_not_running_is_evicted_without_budget_check(phase: str) -> None:
-    """NMO-6, NMO-9: the eviction subresource checks no budget for pods that are not running."""
-    plan = plan_evictions([make_db_pod("a", ready=False, phase=phase)], [make_budget()])
+def test_pod_that_is_not_running_is_evicted_without_pdb_check(phase: str) -> None:
+    """NMO-6, NMO-9: a pod that is not running is evicted, because the eviction API checks no PDB for it."""
+    plan = plan_evictions([make_pod_of_pdb("a", ready=False, phase=phase)], [make_budget()])
 
     assert get_names(plan.unbudgeted) == ["a"]
 
 
-def test_budget_with_an_outdated_status_admits_no_pod() -> None:
-    """NMO-6: a budget with an outdated status admits no pod; the server would respond with 429 and Retry-After."""
-    plan = plan_evictions([make_db_pod("a")], [make_budget("new", allowed=3, observed=0)])
+def test_pdb_with_outdated_status_blocks_all_pods() -> None:
+    """NMO-6: no pod is queued for a PDB with an outdated status; the API server would respond with 429."""
+    plan = plan_evictions([make_pod_of_pdb("a")], [make_budget("new", allowed=3, observed=0)])
 
     (blocked,) = plan.blocked
     assert (blocked.message, blocked.healthy) == ("the status of budget new is not up to date yet", None)
@@ -155,7 +155,7 @@ def test_budget_with_an_outdated_status_admits_no_pod() -> None:
 def test_pending_migration_target_is_blocked(needed: int, healthy: int, policy: str) -> None:
     """DRN-9: a migration's target pod is blocked while it is pending, and treated like any other pod once it runs.
 
-    The API server would check no budget for the pending pod.
+    The API server would check no PDB for the pending pod.
     """
     budget = make_budget("launcher", needed=needed, healthy=healthy, policy=policy)
     target_pod = make_pod("target", labels={**DB_LABELS, MIGRATION_UID_LABEL: "uid"}, ready=False, phase="Pending")
@@ -164,7 +164,7 @@ def test_pending_migration_target_is_blocked(needed: int, healthy: int, policy: 
     assert plan.admitted == []
     assert [(blocked.reason, blocked.budget) for blocked in plan.blocked] == [("Migrating", "launcher")]
     assert plan_evictions([target_pod], []).unbudgeted == [target_pod]
-    assert plan_evictions([make_db_pod("other", ready=False, phase="Pending")], [budget]).blocked == []
+    assert plan_evictions([make_pod_of_pdb("other", ready=False, phase="Pending")], [budget]).blocked == []
     assert (
         plan_evictions([make_pod("target", labels={**DB_LABELS, MIGRATION_UID_LABEL: "uid"})], [budget])
         .blocked[0]
@@ -174,8 +174,8 @@ def test_pending_migration_target_is_blocked(needed: int, healthy: int, policy: 
 
 
 @given(samples.pod_lists, samples.budget_lists)
-def test_every_pod_that_must_leave_is_planned_once(pods: list[Object], budgets: list[Object]) -> None:
-    """NMO-6: each pod that must leave and is not terminating is either `unbudgeted`, queued or blocked."""
+def test_every_pod_to_evict_is_planned_once(pods: list[Object], budgets: list[Object]) -> None:
+    """NMO-6: each pod to evict that is not terminating is either `unbudgeted`, queued or blocked."""
     leaving = classify_pods(pods).leaving
 
     plan = plan_evictions(leaving, budgets)
@@ -187,8 +187,8 @@ def test_every_pod_that_must_leave_is_planned_once(pods: list[Object], budgets: 
 
 
 @given(samples.pod_lists, samples.budget_lists)
-def test_queue_never_exceeds_the_allowed_disruptions(pods: list[Object], budgets: list[Object]) -> None:
-    """NMO-6, X-6: a queue has at most `disruptionsAllowed` ready pods, and none if the budget's status is outdated."""
+def test_eviction_queue_never_exceeds_allowed_disruptions(pods: list[Object], budgets: list[Object]) -> None:
+    """NMO-6, X-6: a PDB's queue has at most `disruptionsAllowed` ready pods, and none if its status is outdated."""
     queues = {queue.key: queue.admitted for queue in plan_evictions(classify_pods(pods).leaving, budgets).queues}
 
     for budget in budgets:
@@ -200,7 +200,7 @@ def test_queue_never_exceeds_the_allowed_disruptions(pods: list[Object], budgets
 
 
 def plan_evictions_of_both_pods(reason: str, is_evacuation_due: Callable[[BlockedPod], bool]) -> EvictionPlan:
-    """Return the plan for the two sample pods, with this reason in the budget of the virt-launcher pod."""
+    """Return the plan for the two sample pods, with this reason in the PDB of the virt-launcher pod."""
     annotations: Object = {
         f"{WAIT_ANNOTATION_PREFIX}reason": reason,
         f"{WAIT_ANNOTATION_PREFIX}message": "reported message",
@@ -212,7 +212,7 @@ def plan_evictions_of_both_pods(reason: str, is_evacuation_due: Callable[[Blocke
 
 @proves("DRN-10")
 def test_evacuation_is_requested_for_pod_that_waits_for_kubevirt() -> None:
-    """Check that a pod that waits for KubeVirt is queued, and its budget's reason expected instead of the refusal."""
+    """Check that a pod that waits for KubeVirt is queued, and that its PDB's reason replaces the 429 response."""
     plan = plan_evictions_of_both_pods(WAITS_FOR_KUBEVIRT, lambda _blocked_pod: True)
 
     (queue,), (expected,) = plan.queues, plan.expected_refusals.values()
@@ -224,7 +224,7 @@ def test_evacuation_is_requested_for_pod_that_waits_for_kubevirt() -> None:
 
 @proves("DRN-10")
 def test_evacuation_is_not_requested_for_migrating_or_recently_requested_pod() -> None:
-    """Check that a pod is not queued if its VMI already migrates, or if its next request is not due."""
+    """Check that a pod is not queued if its VMI is already migrating, or if its next evacuation request is not due."""
     cases: list[tuple[str, Callable[[BlockedPod], bool]]]
     cases = [("Migrating", lambda _blocked_pod: True), (WAITS_FOR_KUBEVIRT, lambda _blocked_pod: False)]
     for reason, is_due in cases:

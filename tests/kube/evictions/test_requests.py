@@ -1,4 +1,4 @@
-"""Tests for eviction requests, and for the interpretation of refused evictions."""
+"""Tests for building eviction requests and for interpreting the responses to rejected evictions."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ BUDGET_CAUSE = {"reason": "DisruptionBudget", "message": BUDGET_MESSAGE}
             make_error(429, "Cannot evict", BUDGET_CAUSE),
             "DisruptionBudget",
             "keep",
-            id="429 because of a budget",
+            id="429 because of a PDB",
         ),
         pytest.param(
             make_error(403, "Forbidden", BUDGET_CAUSE),
             "DisruptionBudget",
             "keep",
-            id="403 because a budget's status is outdated",
+            id="403 because a PDB's status is outdated",
         ),
         pytest.param(make_error(429, "too many requests"), "Busy", "", id="429 because the server is busy"),
         pytest.param(
             make_error(500, "This pod has more than one PodDisruptionBudget, which the eviction subresource does not"),
             *("MultipleBudgets", ""),
-            id="500 because of two budgets",
+            id="500 because of two PDBs",
         ),
         pytest.param(
             make_error(403, "is being terminated", {"reason": "NamespaceTerminating"}),
@@ -61,7 +61,7 @@ BUDGET_CAUSE = {"reason": "DisruptionBudget", "message": BUDGET_MESSAGE}
             make_error(429, f"{WEBHOOK_DENIAL} not yet", BUDGET_CAUSE),
             "Error",
             "",
-            id="429 from a webhook that names a budget",
+            id="429 from a webhook that names a PDB",
         ),
         pytest.param(make_error(404, f"{WEBHOOK_DENIAL} not found"), "Error", "", id="404 from a webhook"),
         pytest.param(make_error(403, f"{WEBHOOK_DENIAL} no"), "Forbidden", "", id="403 from a webhook"),
@@ -74,8 +74,8 @@ BUDGET_CAUSE = {"reason": "DisruptionBudget", "message": BUDGET_MESSAGE}
         pytest.param(make_error(0, "timeout"), "NoAnswer", "", id="no response"),
     ],
 )
-def test_error_response_gives_reason_and_budget(error: ApiError, reason: str, budget: str) -> None:
-    """NMO-6, X-6: a refusal has the pod, a one-word reason, the budget's name and the server's message."""
+def test_error_response_gives_reason_and_pdb_name(error: ApiError, reason: str, budget: str) -> None:
+    """NMO-6, X-6: an error response gives a blocked pod with one-word reason, PDB name and the server's message."""
     blocked = interpret_error(make_pod("a"), error)
 
     assert (blocked.reason, blocked.budget) == (reason, budget)
@@ -87,26 +87,26 @@ def test_error_response_gives_reason_and_budget(error: ApiError, reason: str, bu
     "error",
     [make_error(500, "x" * 10**6), make_error(429, "no", {**BUDGET_CAUSE, "message": "x" * 10**6})],
 )
-def test_long_message_is_truncated(error: ApiError) -> None:
-    """NMO-12: long messages are truncated, because one status may contain hundreds of them."""
+def test_long_error_message_of_eviction_is_truncated(error: ApiError) -> None:
+    """NMO-12: a long error message is truncated, because a status may contain hundreds of messages."""
     message = interpret_error(make_pod("a"), error).message
 
     assert message == "x" * MAX_MESSAGE_CHARACTERS + f"… ({10**6 - MAX_MESSAGE_CHARACTERS} more characters)"
 
 
-def test_eviction_under_a_budget_has_no_version_precondition() -> None:
-    """X-6: an eviction under a budget has no resourceVersion precondition.
+def test_eviction_of_pod_with_pdb_has_no_resource_version_precondition() -> None:
+    """X-6: the eviction of a pod that a PDB selects has no resourceVersion precondition.
 
-    The API server compares the version only after the budget has counted the pod. A mismatch would use up one allowed
-    disruption for two minutes.
+    The API server compares the resourceVersion only after it has counted the disruption. A mismatch would use up one
+    allowed disruption for two minutes.
     """
     options = build_eviction(make_pod("a"), has_budget=True)["deleteOptions"]
 
     assert options == {"preconditions": {"uid": "ns-a-uid"}}
 
 
-def test_eviction_has_uid_and_version_preconditions() -> None:
-    """NMO-6: an eviction is policy/v1, has uid and version as preconditions, and uses the pod's own grace period."""
+def test_eviction_has_uid_and_resource_version_preconditions() -> None:
+    """NMO-6: an eviction is policy/v1, has uid and resourceVersion as preconditions, and sets no grace period."""
     assert build_eviction_path(make_pod("a")) == "/api/v1/namespaces/ns/pods/a/eviction"
     assert build_eviction(make_pod("a")) == {
         "apiVersion": "policy/v1",
@@ -126,14 +126,14 @@ def test_eviction_has_uid_and_version_preconditions() -> None:
         ("No", ""),
     ],
 )
-def test_budget_name_is_parsed_from_the_message(budget_message: str, budget: str) -> None:
-    """X-6: the budget's name is taken only from a message in the known form."""
+def test_pdb_name_is_parsed_from_error_message(budget_message: str, budget: str) -> None:
+    """X-6: the PDB's name is parsed only from a message of the API server's known form."""
     cause = {"reason": "DisruptionBudget", "message": budget_message}
 
     assert interpret_error(make_pod(), make_error(429, "Cannot evict", cause)).budget == budget
 
 
-def test_pending_pod_has_no_version_precondition() -> None:
+def test_eviction_of_pending_pod_has_no_resource_version_precondition() -> None:
     """X-6a: the eviction of a pending pod has no resourceVersion precondition.
 
     The pod may become ready before the eviction. A mismatch would then use up one allowed disruption for two minutes.
@@ -144,8 +144,8 @@ def test_pending_pod_has_no_version_precondition() -> None:
     assert eviction["deleteOptions"]["preconditions"] == {"uid": "u"}
 
 
-def test_forbidden_deletion_has_the_servers_message_and_the_remedy() -> None:
-    """DRN-1a: a forbidden deletion has the server's message and a remedy; other refusals are like an eviction's."""
+def test_forbidden_deletion_has_api_server_message_and_remedy() -> None:
+    """DRN-1a: a forbidden deletion has the API server's message and a remedy; other errors are as for an eviction."""
     options = DrainOptions(disable_eviction=True)
     forbidden = interpret_error(make_pod("a"), make_error(403, "pods is forbidden"), options)
 
@@ -165,8 +165,8 @@ def test_forbidden_deletion_has_the_servers_message_and_the_remedy() -> None:
     ],
     ids=["no permission", "webhook", "error", "busy"],
 )
-def test_refused_deletion_of_escalation_names_step_and_remedy(error: ApiError, reason: str, message: str) -> None:
-    """Check that a refused deletion names the step, and the missing component if that is the cause."""
+def test_rejected_deletion_of_escalation_names_step_and_remedy(error: ApiError, reason: str, message: str) -> None:
+    """Check that a rejected deletion names the escalation step, and the missing component if that is the cause."""
     options = DrainOptions(disable_eviction=True, escalation_action="Delete")
 
     refusal = interpret_error(make_pod("a"), error, options)
@@ -177,7 +177,7 @@ def test_refused_deletion_of_escalation_names_step_and_remedy(error: ApiError, r
 @pytest.mark.parametrize(
     ("seconds", "delete_options"), [(None, {}), (0, {"gracePeriodSeconds": 0}), (30, {"gracePeriodSeconds": 30})]
 )
-def test_grace_period_is_sent_only_if_set(seconds: int | None, delete_options: Object) -> None:
+def test_eviction_contains_grace_period_only_if_set(seconds: int | None, delete_options: Object) -> None:
     """DRN-1a: the grace period is sent only if it is set; zero counts as set."""
     options = DrainOptions(grace_period_seconds=seconds)
 

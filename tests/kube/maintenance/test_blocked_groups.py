@@ -1,4 +1,4 @@
-"""Tests for the grouping of blocked pods by cause, and for what would unblock them."""
+"""Tests for the grouping of blocked pods by cause, and for the remedies that would unblock them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ HOW_TO_GET_MORE = "(repair unready pods, or scale up the workload)"
         ({"namespace": "shop", "name": "web-1", "reason": "Error"}, ["see the events of the pod"]),
     ],
 )
-def test_remedies_name_what_would_unblock_pod(blocked_pod: dict[str, Any], expected_remedies: list[str]) -> None:
+def test_remedies_state_what_would_unblock_pod(blocked_pod: dict[str, Any], expected_remedies: list[str]) -> None:
     (group,) = group_blocked_pods([blocked_pod])
 
     assert [*map(str, group.advice)] == expected_remedies
@@ -99,7 +99,7 @@ def test_remedies_name_what_would_unblock_pod(blocked_pod: dict[str, Any], expec
     ],
 )
 def test_pod_that_is_retried_later_is_shown_with_retry_time(retry_after: str, expected: str) -> None:
-    """Check that a pod whose eviction was denied is shown with the time of the next eviction attempt."""
+    """Check that a pod whose eviction was denied is shown with the time of its next eviction attempt."""
     entry = {"namespace": "shop", "name": "web-1", "reason": "Error", "message": "no", "retryAfter": retry_after}
 
     (group,) = group_blocked_pods([entry])
@@ -107,8 +107,8 @@ def test_pod_that_is_retried_later_is_shown_with_retry_time(retry_after: str, ex
     assert group.retry_after == expected
 
 
-def test_pods_are_grouped_by_cause() -> None:
-    """Check that a group has the pods of one cause, the earliest start and the earliest next attempt."""
+def test_blocked_pods_are_grouped_by_cause() -> None:
+    """Check that a group has all pods that one cause blocks, the earliest start and the earliest next attempt."""
     refused = {"namespace": "shop", "reason": "Error", "message": "no"}
     entries: list[dict[str, Any]] = [
         {**refused, "name": "a", "since": "2026-01-01T12:00:10Z", "retryAfter": "2026-01-01T12:02:00Z"},
@@ -126,8 +126,8 @@ def test_pods_are_grouped_by_cause() -> None:
     assert (groups[0].format_pods(), groups[0].format_pods(3)) == ("shop/a and 2 more", "shop/a, shop/c, other/d")
 
 
-def test_drain_option_is_one_cause_in_all_namespaces() -> None:
-    """Check that a group without a budget has no remedy besides its message, and that the largest group is first."""
+def test_drain_flag_is_one_cause_in_all_namespaces() -> None:
+    """Check that a group without a PDB has no remedy except in its message, and that the largest group is first."""
     forced = {"namespace": "shop", "reason": "Force", "message": "set spec.drain.force"}
     entries: list[dict[str, Any]] = [
         BLOCKED_POD,
@@ -164,8 +164,8 @@ def test_remedy_for_drain_option_changes_named_maintenance(reason: str, text: st
     assert [*map(str, group.advice)] == ["no", f"{text}: {command}"]
 
 
-def test_unready_pods_of_group_get_own_remedy() -> None:
-    """Check that a group with ready and unready pods has one command for each kind of pod."""
+def test_unready_pods_of_group_have_separate_remedy() -> None:
+    """Check that a group with ready and unready pods has one remedy command for each kind of pod."""
     entries = [
         {**BLOCKED_POD, "looserBudget": "minAvailable=1"},
         {**BLOCKED_POD, "name": "b", "looserBudget": "unhealthyPodEvictionPolicy=AlwaysAllow"},
@@ -183,7 +183,7 @@ def test_unready_pods_of_group_get_own_remedy() -> None:
 
 @pytest.mark.parametrize("value", ["2", None, {}])
 def test_malformed_entries_of_other_writers_are_grouped(value: object) -> None:
-    """Check that counts and times of a wrong type raise no error, since any client may have written the status."""
+    """Check that counts and times of a wrong type cause no error, since any client may have written the status."""
     entry = {**BLOCKED_POD, "healthy": value, "needed": value, "since": value, "looserBudget": value}
 
     (group,) = group_blocked_pods([entry, {**BLOCKED_POD, "since": "2026-01-01T12:00:05Z"}])
@@ -191,8 +191,8 @@ def test_malformed_entries_of_other_writers_are_grouped(value: object) -> None:
     assert (group.since, len(group.pods)) == ("2026-01-01T12:00:05Z", 2)
 
 
-def test_pods_under_one_budget_are_one_cause_whatever_its_counts() -> None:
-    """Check that budgets with equal names in two namespaces are two causes, and that counts do not matter."""
+def test_pods_of_one_pdb_have_one_cause_whatever_its_counts() -> None:
+    """Check that PDBs with equal names in two namespaces are two causes, whatever their counts."""
     entries = [BLOCKED_POD, {**BLOCKED_POD, "name": "b", "healthy": 1}, {**BLOCKED_POD, "namespace": "other"}]
 
     assert [group.pods for group in group_blocked_pods(entries)] == [("shop/web-1", "shop/b"), ("other/web-1",)]

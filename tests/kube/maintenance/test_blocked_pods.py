@@ -1,4 +1,4 @@
-"""Tests of the one-line summary of blocked pods, and of the backoff before their next eviction (design rule 9)."""
+"""Tests for the one-line summary of blocked pods, and for the backoff before their next eviction (design rule 9)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def make_recreated_pod(
 
 
 @given(st.integers(0, 10_000))
-def test_backoff_is_bounded_and_never_shrinks(seconds: int) -> None:
+def test_eviction_backoff_is_bounded_and_never_shrinks(seconds: int) -> None:
     """Check that the backoff stays between `MIN_BACKOFF` and `MAX_BACKOFF`, and never shrinks as time passes."""
     elapsed = timedelta(seconds=seconds)
 
@@ -56,9 +56,9 @@ def test_backoff_is_bounded_and_never_shrinks(seconds: int) -> None:
 
 
 def test_recreated_pod_is_evicted_less_and_less_often() -> None:
-    """Check that a pod that is always recreated within a second is evicted less and less often.
+    """Check that the backoff of a pod that is always recreated within a second grows.
 
-    At most four evictions occur in the first minute, and at most two in each later minute.
+    The pod is evicted at most four times in the first minute, and at most twice in each later minute.
     """
     evictions, now = [0.0], 0.0
     while now < 600:
@@ -84,7 +84,7 @@ def test_recreated_pod_is_evicted_after_its_backoff(seconds: int, is_due: bool) 
 def test_maintenance_creation_counts_as_cordon_time_if_the_node_is_uncordoned() -> None:
     """Check that the maintenance's creation counts as the time of the cordon if the status reports no cordon.
 
-    The transition time of a condition Cordoned that is False is not the time of the cordon.
+    If the condition Cordoned is False, its transition time is not the time of the cordon.
     """
     maintenance = make_cordoned_maintenance(cordoned_status="False")
     maintenance["metadata"]["creationTimestamp"] = format_time(CORDONED_AT - timedelta(seconds=10))
@@ -95,7 +95,7 @@ def test_maintenance_creation_counts_as_cordon_time_if_the_node_is_uncordoned() 
 
 
 def test_maintenance_creation_replaces_a_cordon_time_in_the_future() -> None:
-    """Check that the maintenance's creation time, set by the API server, replaces a cordon time in the future."""
+    """Check that the maintenance's creation time, which the API server sets, replaces a cordon time in the future."""
     maintenance = make_cordoned_maintenance()
     maintenance["metadata"]["creationTimestamp"] = format_time(CORDONED_AT)
     maintenance["status"]["conditions"][0]["lastTransitionTime"] = format_time(CORDONED_AT + timedelta(minutes=5))
@@ -105,8 +105,8 @@ def test_maintenance_creation_replaces_a_cordon_time_in_the_future() -> None:
     assert (due, [blocked.reason for blocked in blocked_pods]) == ([], ["Returns"])
 
 
-def test_changed_spec_ends_the_backoff() -> None:
-    """DRN-1a: a changed spec ends the backoff of earlier refusals."""
+def test_changed_spec_ends_eviction_backoff() -> None:
+    """DRN-1a: a changed spec ends the backoff of earlier rejections."""
     refused_pod = {
         "namespace": "ns",
         "name": "a",
@@ -125,7 +125,7 @@ def test_changed_spec_ends_the_backoff() -> None:
 
 
 @pytest.mark.parametrize(("delay", "is_pod_blocked"), [(MAX_BACKOFF, True), (timedelta(hours=1), False)])
-def test_implausibly_long_backoff_is_ignored(delay: timedelta, is_pod_blocked: bool) -> None:
+def test_implausibly_long_eviction_backoff_is_ignored(delay: timedelta, is_pod_blocked: bool) -> None:
     """Design rule 11: a retry time far in the future, written before a clock was set back, causes no backoff."""
     refused_pod = {"namespace": "ns", "name": "a", "reason": "Error", "retryAfter": format_time(CORDONED_AT + delay)}
 
@@ -150,8 +150,8 @@ def test_recreated_pod_is_blocked_with_reason_and_remedy() -> None:
 
 
 @pytest.mark.parametrize("tolerations", [[], MAINTENANCE_TOLERATIONS[:1]], ids=["none", "one"])
-def test_pod_that_bypasses_the_scheduler_is_in_backoff(tolerations: list[Object]) -> None:
-    """Design rule 9: a pod whose template sets the node name bypasses the scheduler and needs no tolerations."""
+def test_recreated_pod_with_node_name_in_template_is_in_backoff(tolerations: list[Object]) -> None:
+    """Design rule 9: a recreated pod with `nodeName` in its template is in backoff, even without tolerations."""
     due, (blocked,) = split_due_pods(
         [make_recreated_pod(2, tolerations)], make_cordoned_maintenance(), CORDONED_AT + timedelta(seconds=3)
     )
@@ -207,8 +207,8 @@ def test_maintenance_creation_counts_as_cordon_time_before_the_first_status() ->
     ]
 
 
-def test_refused_pod_waits_for_its_retry_time() -> None:
-    """Check that a pod refused by a policy stays in backoff until the retry time in the status."""
+def test_pod_whose_eviction_was_denied_waits_until_retry_time() -> None:
+    """Check that a pod whose eviction a policy denied is in backoff until the retry time in the status."""
     refused_pod = {
         "namespace": "ns",
         "name": "a",
@@ -235,7 +235,7 @@ def test_refused_pod_waits_for_its_retry_time() -> None:
 
 
 def test_terminating_pod_is_not_blocked() -> None:
-    """Check that a terminating pod is not blocked, even if the status contains an earlier refusal."""
+    """Check that a terminating pod is not blocked, even if the status reports an earlier rejection."""
     terminating_pod = make_pod("a", deletionTimestamp="2026-01-02T03:04:00Z")
     refused_pod = {"namespace": "ns", "name": "a", "reason": "Error", "retryAfter": "2026-01-02T03:05:00Z"}
 
@@ -250,10 +250,10 @@ def test_terminating_pod_is_not_blocked() -> None:
     [([], 10), ([("Error", 30)], 30), ([("Error", 3000)], 60), ([("NoAnswer", 30)], 10), ([("Escalation", 30)], 30)],
     ids=["new", "refused for 30 s", "refused for long", "different reason before", "deletion was refused before"],
 )
-def test_retry_time_grows_with_the_duration_of_the_refusal(
+def test_retry_time_grows_with_duration_of_rejection(
     earlier_refusals: list[tuple[str, int]], backoff_seconds: int
 ) -> None:
-    """Check that the backoff increases with the time for which the pod has been refused for this reason."""
+    """Check that the backoff grows with the time for which the pod's eviction has been rejected for this reason."""
     earlier_blocked_pods = [
         {
             "namespace": "ns",
@@ -271,7 +271,7 @@ def test_retry_time_grows_with_the_duration_of_the_refusal(
 
 
 @pytest.mark.parametrize("reason", ["DisruptionBudget", "MultipleBudgets"])
-def test_pod_blocked_by_a_budget_gets_no_retry_time(reason: str) -> None:
+def test_pod_blocked_by_pdb_has_no_retry_time(reason: str) -> None:
     blocked_pod = BlockedPod({"namespace": "ns", "name": "a", "uid": "u"}, reason, "no")
 
     assert add_retry_after([blocked_pod], make_cordoned_maintenance(), CORDONED_AT) == [blocked_pod]
@@ -291,7 +291,9 @@ def test_pod_blocked_by_a_budget_gets_no_retry_time(reason: str) -> None:
         ({"key": "a", "operator": "Exists", "effect": "NoExecute"}, False, False),
     ],
 )
-def test_tolerations_match_as_in_the_scheduler(toleration: Object, tolerates_taint: bool, tolerates_all: bool) -> None:
+def test_tolerations_match_taints_as_in_scheduler(
+    toleration: Object, tolerates_taint: bool, tolerates_all: bool
+) -> None:
     pod = {"metadata": {}, "spec": {"tolerations": [toleration]}}
 
     assert (tolerates(pod, "a", "NoSchedule"), tolerates_everything(pod)) == (tolerates_taint, tolerates_all)
@@ -318,12 +320,12 @@ def test_tolerations_match_as_in_the_scheduler(toleration: Object, tolerates_tai
         "no longer",
     ],
 )
-def test_backoff_of_repeated_repairs_grows(
+def test_backoff_of_repeated_node_repairs_grows(
     seconds_since_first: int, seconds_since_last: int, expects_backoff: bool
 ) -> None:
     """Design rule 9: the backoff equals the time since a repair was first needed, from ten seconds to a minute.
 
-    A repair without an Event is not in backoff.
+    A repair that no Event records has no backoff.
     """
     event = {
         name: format_time(CORDONED_AT - timedelta(seconds=seconds))
@@ -336,7 +338,7 @@ def test_backoff_of_repeated_repairs_grows(
 
 @pytest.mark.parametrize("invalid_time", ["soon", 7, None, {}])
 def test_invalid_retry_time_is_ignored(invalid_time: object) -> None:
-    """X-6: invalid times written by another client cause no backoff, and the next refusal gets the shortest backoff."""
+    """X-6: invalid times of another client cause no backoff, and the next rejection gets the shortest backoff."""
     refused_pod = {
         "namespace": "ns",
         "name": "pod",
@@ -356,8 +358,8 @@ def test_invalid_retry_time_is_ignored(invalid_time: object) -> None:
     assert not is_backing_off({"firstTimestamp": invalid_time, "lastTimestamp": invalid_time}, CORDONED_AT)
 
 
-def test_retry_time_in_another_zone_is_honoured() -> None:
-    """X-6: a retry time in another time zone means the same instant."""
+def test_retry_time_in_another_time_zone_is_converted() -> None:
+    """X-6: a retry time in another time zone is converted."""
     refused_pod = {"namespace": "ns", "name": "pod", "reason": "Error", "retryAfter": "2026-01-02T05:04:06.5+02:00"}
 
     assert split_due_pods([make_pod()], make_cordoned_maintenance(refused_pod), CORDONED_AT)[0] == []
@@ -376,7 +378,7 @@ def test_cordon_time_in_year_9999_is_ignored() -> None:
 
 
 def test_event_time_in_year_9999_is_ignored() -> None:
-    """Check that an Event from the year 9999 is ignored: any client may write it, or a clock may have been set back."""
+    """Check that an Event from the year 9999, which any client may have written, is ignored."""
     event = {"firstTimestamp": format_time(CORDONED_AT), "lastTimestamp": "9999-12-31T23:59:59Z"}
 
     assert not is_backing_off(event, CORDONED_AT)

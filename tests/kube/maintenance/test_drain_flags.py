@@ -1,4 +1,4 @@
-"""Tests of `spec.drain`, on plain dicts: which pods a maintenance drains, and which pods its flags block."""
+"""Tests for the flags in `spec.drain`, which determine the pods to evict and the blocked pods, on plain dicts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make_pod_with_empty_dir(**pod_arguments: str) -> Object:
     return {**make_pod(**pod_arguments), "spec": EMPTY_DIR_SPEC}  # type: ignore[arg-type]
 
 
-def get_refusal_reasons(pods: list[Object], options: DrainOptions, orphans: set[str] | None = None) -> list[str]:
+def get_block_reasons(pods: list[Object], options: DrainOptions, orphans: set[str] | None = None) -> list[str]:
     refusals = find_pods_blocked_by_flags(classify_for_drain(pods, options, NOW, orphans or set()), options)
     return [refusal.reason for refusal in refusals]
 
@@ -68,13 +68,13 @@ def get_refusal_reasons(pods: list[Object], options: DrainOptions, orphans: set[
     ],
 )
 def test_drain_options_are_parsed_from_spec_drain(drain: object, options: DrainOptions) -> None:
-    """DRN-1a: unset and invalid fields have the defaults of the drain in the requirement documents."""
+    """DRN-1a: unset and invalid fields get the default values in the requirement documents."""
     assert parse_drain_options(make_maintenance_with_drain(drain)) == options
 
 
 @given(pod_lists)
-def test_default_options_drain_as_documented(pods: list[Object]) -> None:
-    """DRN-1a: without `spec.drain`, the same pods leave as in the documented drain, and no pod is blocked."""
+def test_default_drain_options_select_documented_pods(pods: list[Object]) -> None:
+    """DRN-1a: without `spec.drain`, the pods to evict are those in the requirement documents, and no pod is blocked."""
     classification = classify_for_drain(pods, parse_drain_options(make_maintenance()), NOW)
 
     assert classification == classify_pods(pods)
@@ -108,12 +108,12 @@ def test_default_options_drain_as_documented(pods: list[Object]) -> None:
     ],
 )
 def test_drain_flag_blocks_only_pods_that_it_excludes(blocked_pod: Object, options: DrainOptions, reason: str) -> None:
-    """DRN-1a: a pod that a flag blocks still has to leave; all other pods are evicted."""
+    """DRN-1a: a pod that a flag blocks still counts as a pod to evict, and all other pods are evicted."""
     other_pod = make_pod("other", owner="ReplicaSet")
     classification = classify_for_drain([blocked_pod, other_pod], options, NOW)
 
     assert classification.leaving == [blocked_pod, other_pod]
-    assert get_refusal_reasons([blocked_pod, other_pod], options) == ([reason] if reason else [])
+    assert get_block_reasons([blocked_pod, other_pod], options) == ([reason] if reason else [])
     assert select_evictable_pods(classification, options) == ([other_pod] if reason else [blocked_pod, other_pod])
 
 
@@ -132,7 +132,7 @@ def test_drain_flag_blocks_only_pods_that_it_excludes(blocked_pod: Object, optio
         ),
     ],
 )
-def test_refusal_names_the_flag_and_the_remedy(blocked_pod: Object, message: str) -> None:
+def test_message_of_blocked_pod_names_drain_flag_and_remedy(blocked_pod: Object, message: str) -> None:
     (blocked,) = find_pods_blocked_by_flags(classify_for_drain([blocked_pod], STRICT_OPTIONS, NOW), STRICT_OPTIONS)
 
     assert blocked.message == message
@@ -140,12 +140,12 @@ def test_refusal_names_the_flag_and_the_remedy(blocked_pod: Object, message: str
 
 
 @pytest.mark.parametrize("annotations", [{"kubernetes.io/config.mirror": "x"}])
-def test_static_pods_never_have_to_leave(annotations: dict[str, str]) -> None:
+def test_static_pods_are_never_pods_to_evict(annotations: dict[str, str]) -> None:
     assert classify_for_drain([make_pod(annotations=annotations)], STRICT_OPTIONS, NOW).leaving == []
 
 
-def test_unselected_pods_are_ignored() -> None:
-    """DRN-1a, DRN-5: unselected pods are neither pending nor blocked, even DaemonSet pods and unmanaged pods."""
+def test_pods_that_pod_selector_does_not_match_are_not_drained() -> None:
+    """DRN-1a, DRN-5: pods that `podSelector` does not match are neither pending nor blocked, for any other flags."""
     selected, unselected = (
         make_pod("web", labels=WEB_LABELS),
         [make_pod("db", labels=DB_LABELS), make_pod("agent", owner="DaemonSet"), make_pod("none")],
@@ -158,8 +158,8 @@ def test_unselected_pods_are_ignored() -> None:
     assert (classification.leaving, classification.daemonset_pods) == ([selected], [])
 
 
-def test_invalid_selector_blocks_all_pods() -> None:
-    """DRN-1a: an invalid selector, which an older schema admits, blocks all pods, because it may select any of them."""
+def test_invalid_pod_selector_blocks_all_pods() -> None:
+    """DRN-1a: an invalid `podSelector`, which an older schema admits, blocks all pods, as it may select any of them."""
     options = DrainOptions(pod_selector="app=(")
     classification = classify_for_drain([make_pod("a", owner="Job"), make_pod("b")], options, NOW)
 
@@ -182,9 +182,7 @@ def test_invalid_selector_blocks_all_pods() -> None:
     ],
     ids=["never skipped", "not deleted", "ten seconds", "eleven seconds", "grace period has not ended"],
 )
-def test_overdue_terminating_pods_are_skipped(
-    skip_wait_seconds: int, deletion_timestamp: str, is_pending: bool
-) -> None:
+def test_long_terminating_pods_are_skipped(skip_wait_seconds: int, deletion_timestamp: str, is_pending: bool) -> None:
     """DRN-1a: `skipWaitForDeleteTimeoutSeconds` has the effect of kubectl's --skip-wait-for-delete-timeout."""
     pod = make_pod(deletionTimestamp=deletion_timestamp) if deletion_timestamp else make_pod()
 
@@ -194,19 +192,19 @@ def test_overdue_terminating_pods_are_skipped(
     assert get_exclusion_reason(pod, DrainOptions(pod_selector="app=other"), NOW) == UNSELECTED_MESSAGE
 
 
-def test_daemonset_pod_without_daemonset_needs_force() -> None:
-    """DRN-1a, NMO-7: `force: false` blocks a DaemonSet pod without a DaemonSet; the status marks it as an orphan."""
+def test_pod_of_deleted_daemonset_needs_force() -> None:
+    """DRN-1a, NMO-7: `force: false` blocks a pod of a deleted DaemonSet, which the status marks as an orphan."""
     orphan = make_pod("agent", owner="DaemonSet")
     blocked = {"namespace": "ns", "name": "agent", "reason": "Force"}
 
-    assert get_refusal_reasons([orphan], DrainOptions(force=False), {get_uid(orphan)}) == ["Force"]
-    assert get_refusal_reasons([orphan], STRICT_OPTIONS, {get_uid(orphan)}) == ["Force"]
+    assert get_block_reasons([orphan], DrainOptions(force=False), {get_uid(orphan)}) == ["Force"]
+    assert get_block_reasons([orphan], STRICT_OPTIONS, {get_uid(orphan)}) == ["Force"]
     assert find_reported_orphans([orphan, make_pod("bare")], [blocked]) == {get_uid(orphan)}
     assert find_reported_orphans([orphan], [{**blocked, "reason": "IgnoreDaemonSets"}]) == set()
 
 
-def test_warning_names_no_blocked_pod() -> None:
-    """NMO-8a: the warning names no blocked pod, neither as deleted nor as ignored."""
+def test_drain_warning_names_no_blocked_pod() -> None:
+    """NMO-8a: the drain's warning names blocked pods neither as deleted nor as ignored."""
     pods = [make_pod("agent", owner="DaemonSet"), make_pod("bare"), make_pod_with_empty_dir(name="scratch")]
     options = DrainOptions(delete_emptydir_data=False)
 
@@ -217,8 +215,8 @@ def test_warning_names_no_blocked_pod() -> None:
     assert build_drain_warning(classify_for_drain(pods, STRICT_OPTIONS, NOW), STRICT_OPTIONS) == ""
 
 
-def test_refusal_counts_as_reported_only_with_the_same_reason() -> None:
-    """DRN-1a: a refusal counts as reported only if the status lists the pod with the same reason."""
+def test_blocked_pod_counts_as_reported_only_with_same_reason() -> None:
+    """DRN-1a: a blocked pod counts as reported only if the status lists the pod with the same reason."""
     (refusal,) = find_pods_blocked_by_flags(classify_for_drain([make_pod()], STRICT_OPTIONS, NOW), STRICT_OPTIONS)
     reported_pod = {"namespace": "ns", "name": "pod", "reason": "Force"}
 
@@ -237,7 +235,7 @@ def test_refusal_counts_as_reported_only_with_the_same_reason() -> None:
     [(1, True), (2, False), (3, False), (None, False)],
     ids=["older", "same", "newer", "none"],
 )
-def test_spec_counts_as_changed_if_newer_than_the_status(observed_generation: int | None, is_changed: bool) -> None:
+def test_spec_counts_as_changed_if_newer_than_status(observed_generation: int | None, is_changed: bool) -> None:
     status = {
         "conditions": [
             {"type": "Drained", **({"observedGeneration": observed_generation} if observed_generation else {})}
@@ -250,15 +248,15 @@ def test_spec_counts_as_changed_if_newer_than_the_status(observed_generation: in
 
 
 @given(st.dictionaries(st.sampled_from(["force", "podSelector"]), st.sampled_from([None, False, "app=web"])))
-def test_unset_flags_are_omitted_from_the_spec(given_flags: dict[str, object]) -> None:
+def test_unset_drain_flags_are_omitted_from_spec(given_flags: dict[str, object]) -> None:
     spec = build_drain_spec(given_flags)
 
     assert spec.get("drain", {}) == {name: value for name, value in given_flags.items() if value is not None}
     assert spec == {} or spec["drain"]
 
 
-def test_invalid_selector_is_parsed_once() -> None:
-    """Design rule 9: an invalid selector, which may be long, is parsed only once, although each pod needs it."""
+def test_invalid_pod_selector_is_parsed_once() -> None:
+    """Design rule 9: an invalid `podSelector`, which may be long, is parsed only once for all pods."""
     options, initial_misses = DrainOptions(pod_selector="once in (" + " " * 2000), parse_selector.cache_info().misses
 
     classification = classify_for_drain([make_pod(str(number)) for number in range(250)], options, NOW)
@@ -268,8 +266,8 @@ def test_invalid_selector_is_parsed_once() -> None:
 
 
 @given(pod_lists)
-def test_default_flags_block_no_pod(leaving: list[Object]) -> None:
+def test_default_drain_flags_block_no_pod(leaving: list[Object]) -> None:
     """DRN-1a: with the default flags, neither emptyDir data nor DaemonSets block any pod."""
     pods = [{**pod, "spec": EMPTY_DIR_SPEC} for pod in leaving]
 
-    assert get_refusal_reasons(pods, DEFAULT_DRAIN_OPTIONS, {get_uid(pod) for pod in pods}) == []
+    assert get_block_reasons(pods, DEFAULT_DRAIN_OPTIONS, {get_uid(pod) for pod in pods}) == []

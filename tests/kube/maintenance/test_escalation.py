@@ -1,4 +1,4 @@
-"""Tests for the deadline and the escalation of a drain: valid specs, due steps and deleted pods, on plain dicts."""
+"""Tests for a drain's deadline and escalation: valid specs, due escalation steps and deleted pods, on plain dicts."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ TERMINATING = make_pod("terminating", deletionTimestamp="2026-01-02T03:04:05Z", 
 
 
 def make_drain(drain: Any, status: Object | None = None) -> Object:
-    """Return a running maintenance with this `spec.drain`, whose drain began at `START`."""
+    """Return a maintenance in phase Running with this `spec.drain`, whose drain began at `START`."""
     maintenance = make_maintenance({"phase": "Running", "startTime": format_time(START), **(status or {})})
     return {**maintenance, "spec": {**maintenance["spec"], "drain": drain}}
 
 
 def make_escalated(action: str, minutes: int = 0, *, steps: Any = STEPS, **status: Any) -> Object:
-    """Return a maintenance that has been in the step with this action since `minutes` after the start."""
+    """Return a maintenance whose escalation step with this action began `minutes` after the start of the drain."""
     (step,) = [step for step in STEPS if step["action"] == action]
     recorded = {**step, "time": format_time(START + timedelta(minutes=minutes))}
     return make_drain({"escalation": steps}, {"escalation": recorded, **status})
@@ -48,20 +48,20 @@ def make_blocked(pod: Object, reason: str = BUDGET) -> BlockedPod:
     ("text", "seconds"),
     [("1s", 1), ("10m", 600), ("1h30m", 5400), ("1h0m1s", 3601), ("99999h", 99999 * 3600), ("90s", 90)],
 )
-def test_duration_is_parsed(text: str, seconds: int) -> None:
+def test_duration_of_hours_minutes_and_seconds_is_parsed(text: str, seconds: int) -> None:
     """Check that a duration consists of hours, minutes and seconds."""
     assert escalation.parse_duration(text) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("value", ["", "0s", "10", "-5m", "1d", "1m1h", "1.5h", "100000h", "1h\n", "１h", 600, None])
 def test_invalid_duration_is_rejected(value: object) -> None:
-    """Check that any other value is an error that quotes the value and names the remedy."""
+    """Check that the error about an invalid duration quotes the value and states the remedy."""
     with pytest.raises(ValueError, match=r"is not a positive duration: write hours, minutes and seconds, as in 1h30m"):
         escalation.parse_duration(value)
 
 
-def test_schedule_contains_deadline_and_steps() -> None:
-    """Check that the deadline and the steps of the spec are parsed."""
+def test_drain_schedule_contains_deadline_and_escalation_steps() -> None:
+    """Check that the deadline and the escalation steps in the spec are parsed."""
     schedule = escalation.parse_drain_schedule(make_drain({"deadline": "2h", "escalation": STEPS}))
 
     assert (schedule.deadline, schedule.error) == (timedelta(hours=2), "")
@@ -73,8 +73,8 @@ def test_schedule_contains_deadline_and_steps() -> None:
 
 
 @pytest.mark.parametrize("drain", [None, {}, {"deadline": None, "escalation": None}, {"escalation": []}, "all"])
-def test_schedule_is_empty_without_deadline_and_escalation(drain: Any) -> None:
-    """Check that without both fields, nothing is ever due."""
+def test_drain_schedule_is_empty_without_deadline_and_escalation(drain: Any) -> None:
+    """Check that without deadline and escalation in the spec, no escalation step is ever due."""
     maintenance = make_drain(drain)
 
     assert escalation.parse_drain_schedule(maintenance) == escalation.DrainSchedule()
@@ -104,8 +104,8 @@ def test_schedule_is_empty_without_deadline_and_escalation(drain: Any) -> None:
         ({"escalation": [STEPS[1], {**STEPS[0], "after": "2h"}]}, "action DeleteUnready does not follow Delete"),
     ],
 )
-def test_error_names_invalid_field_and_no_step_is_due(drain: Any, error: str) -> None:
-    """Check that an invalid schedule is an error that names the field, and that none of its steps is due."""
+def test_error_names_invalid_field_of_drain_schedule(drain: Any, error: str) -> None:
+    """Check that the error about an invalid schedule names the field, and that no escalation step is due."""
     maintenance = make_drain(drain)
 
     schedule = escalation.parse_drain_schedule(maintenance)
@@ -137,8 +137,8 @@ def test_error_names_invalid_field_and_no_step_is_due(drain: Any, error: str) ->
         pytest.param(make_drain({"escalation": STEPS}, {"escalation": "x"}), 10, DELETE_UNREADY, id="malformed step"),
     ],
 )
-def test_next_step_is_due_at_its_time(maintenance: Object, minutes: int, due_action: str | None) -> None:
-    """Check that the next step is due at its time, and keeps its distance from a previous step that was late."""
+def test_next_escalation_step_is_due_at_its_time(maintenance: Object, minutes: int, due_action: str | None) -> None:
+    """Check that an escalation step is due at its time, and later if the previous step was late."""
     step = escalation.find_due_step(maintenance, START + timedelta(minutes=minutes))
 
     assert (step.action if step else None) == due_action
@@ -160,8 +160,10 @@ def test_next_step_is_due_at_its_time(maintenance: Object, minutes: int, due_act
         pytest.param(make_drain({"escalation": STEPS}, {"phase": "Succeeded"}), 900, False, id="drained"),
     ],
 )
-def test_tick_reports_what_status_lacks(maintenance: Object, minutes: int, expected: bool) -> None:
-    """Check that a tick has something to report until the status contains the start, the deadline and the step."""
+def test_tick_emits_event_until_status_reports_drain_schedule(
+    maintenance: Object, minutes: int, expected: bool
+) -> None:
+    """Check that a tick emits an event until the status contains the start, the passed deadline and the due step."""
     assert escalation.is_overdue_unreported(maintenance, START + timedelta(minutes=minutes)) is expected
 
 
@@ -178,8 +180,10 @@ def test_tick_reports_what_status_lacks(maintenance: Object, minutes: int, expec
     ],
     ids=["first status", "drained at once", "running", "drained", "late pod", "earlier release", "malformed"],
 )
-def test_start_is_kept_until_drained_node_gets_pod(status: Object, is_drained: bool, expected: datetime | None) -> None:
-    """Check that the drain's start is kept, until a pod appears on the drained node."""
+def test_start_time_of_drain_is_kept_until_drained_node_gets_pod(
+    status: Object, is_drained: bool, expected: datetime | None
+) -> None:
+    """Check that the start time of a drain is kept until a new pod appears on the drained node."""
     assert escalation.determine_start_time(make_maintenance(status), START, is_drained=is_drained) == expected
 
 
@@ -205,8 +209,10 @@ def test_start_is_kept_until_drained_node_gets_pod(status: Object, is_drained: b
         (DELETE_NOW, make_pod(owner="DaemonSet"), BUDGET, False),
     ],
 )
-def test_step_deletes_only_pods_that_its_action_allows(action: str, pod: Object, reason: str, is_deleted: bool) -> None:
-    """Check that a step deletes no pod that may be evicted, waits, recovered, or belongs to a DaemonSet or a VM."""
+def test_escalation_step_deletes_only_pods_that_its_action_allows(
+    action: str, pod: Object, reason: str, is_deleted: bool
+) -> None:
+    """Check that each escalation step deletes only the blocked pods to which its action applies."""
     blocked = [make_blocked(pod, reason)] if reason else []
 
     assert escalation.select_deletions(make_escalated(action), [pod], blocked, START) == ([pod] if is_deleted else [])
@@ -225,18 +231,18 @@ def test_step_deletes_only_pods_that_its_action_allows(action: str, pod: Object,
         (DELETE, "NoAnswer", "", False),
     ],
 )
-def test_pod_whose_eviction_was_refused_is_deleted_after_its_backoff(
+def test_pod_whose_eviction_was_denied_is_deleted_after_backoff(
     action: str, reason: str, message: str, is_deleted: bool
 ) -> None:
-    """Check that a pod whose eviction a webhook or a policy refused is deleted instead of evicted again."""
+    """Check that a pod whose eviction a webhook or a policy denied is deleted instead of evicted again."""
     maintenance = make_escalated(action, blockedPods=[{**READY_NAME, "reason": reason, "message": message}])
 
     assert escalation.select_deletions(maintenance, [READY], [], START) == ([READY] if is_deleted else [])
     assert escalation.select_deletions(maintenance, [READY], [make_blocked(READY, reason)], START) == []
 
 
-def test_recreated_pod_is_not_deleted() -> None:
-    """Check that no step deletes a pod that its controller would recreate on this node, even after its backoff."""
+def test_recreated_pod_is_not_deleted_by_escalation() -> None:
+    """Check that no escalation step deletes a pod that its controller would recreate on the same node."""
     created = format_time(START + timedelta(hours=2))
     pod = make_pod("recreated", creationTimestamp=created, owner="ReplicaSet")
     condition = {"type": "Cordoned", "status": "True", "lastTransitionTime": format_time(START)}
@@ -258,15 +264,15 @@ def test_recreated_pod_is_not_deleted() -> None:
     ],
     ids=["no step recorded", "step removed", "step moved", "invalid spec", "escalation removed"],
 )
-def test_step_applies_only_while_status_and_spec_contain_it(maintenance: Object) -> None:
-    """Check that no pod is deleted before the status contains the step, and none after the spec lacks it."""
+def test_escalation_step_applies_only_while_status_and_spec_contain_it(maintenance: Object) -> None:
+    """Check that no pod is deleted unless the status and the spec contain the escalation step."""
     assert escalation.find_current_step(maintenance) is None
     assert escalation.select_deletions(maintenance, [UNREADY, TERMINATING], [make_blocked(UNREADY)], START) == []
 
 
 @pytest.mark.parametrize(("action", "seconds"), [(DELETE_UNREADY, 7), (DELETE, 7), (DELETE_NOW, 0)])
-def test_only_last_step_shortens_grace_period(action: str, seconds: int) -> None:
-    """Check that the steps delete pods with the grace period of the spec, and `DeleteNow` with grace period 0."""
+def test_only_delete_now_shortens_grace_period(action: str, seconds: int) -> None:
+    """Check that escalation steps delete pods with the spec's grace period, except `DeleteNow`, which uses 0."""
     step = EscalationStep(action, "1m", timedelta(minutes=1))
 
     options = escalation.build_deletion_options(step, DrainOptions(force=False, grace_period_seconds=7))

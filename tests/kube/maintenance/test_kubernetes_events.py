@@ -33,8 +33,8 @@ def get_name(event: Object) -> str:
     return str(event["metadata"]["name"])
 
 
-def test_node_event_has_the_kubelets_form() -> None:
-    """OSV-12: an Event about a node is Normal, in namespace default, and has the node's name in place of its uid."""
+def test_node_event_has_same_form_as_kubelet_event() -> None:
+    """OSV-12: like a kubelet's, an Event about a node is Normal, in namespace default, with the node name as uid."""
     event = build_node_event("node-1", CORDON_REASON, "message")
 
     assert event["metadata"]["namespace"] == "default"
@@ -44,7 +44,7 @@ def test_node_event_has_the_kubelets_form() -> None:
 
 
 def test_maintenance_event_has_all_fields() -> None:
-    """OSV-12, NMO-27: a maintenance's Event has its uid and count 1; its name is the maintenance's name and a hash."""
+    """OSV-12, NMO-27: a maintenance's Event refers to its uid, has count 1, and is named after it with a hash."""
     maintenance_event, _ = build_maintenance_events(FAIL_REASON, "why", make_maintenance())
     name = maintenance_event["metadata"].pop("name")
 
@@ -70,7 +70,7 @@ def test_maintenance_event_has_all_fields() -> None:
     assert re.fullmatch(r"nm\.[0-9a-f]{16}", name)
 
 
-def test_repeated_event_has_the_same_name() -> None:
+def test_repeated_kubernetes_event_has_same_name() -> None:
     """OSV-12, X-2: the name of an Event depends on maintenance, object and reason, not on message and time."""
     first_event = build_node_event("node-1", "A", "message")
 
@@ -79,7 +79,7 @@ def test_repeated_event_has_the_same_name() -> None:
     assert get_name(build_node_event("node-1", "A", "message", NOW + timedelta(seconds=1))) == get_name(first_event)
 
 
-def test_repeated_event_increases_the_count() -> None:
+def test_repeated_kubernetes_event_increments_count() -> None:
     """OSV-12: a repeated Event increases the count and replaces only the message and the last timestamp."""
     later_event = build_node_event("node-1", "A", "new message", NOW + timedelta(seconds=1))
 
@@ -89,9 +89,9 @@ def test_repeated_event_increases_the_count() -> None:
 
 
 def test_maintenance_and_node_each_get_an_event() -> None:
-    """NMO-27: a maintenance and its node each get an Event with the same message, a Warning for a failure.
+    """NMO-27: a maintenance and its node each get an Event with the same message, which is a Warning for a failure.
 
-    Without a node there is only the Event about the maintenance.
+    If the node does not exist, only the maintenance gets an Event.
     """
     maintenance = make_maintenance()
 
@@ -105,8 +105,8 @@ def test_maintenance_and_node_each_get_an_event() -> None:
     assert len(build_maintenance_events(FAIL_REASON, "why", {**maintenance, "spec": {}})) == 1
 
 
-def test_long_name_and_message_give_a_valid_event() -> None:
-    """NMO-27: an Event about an object with the longest possible name has a valid name, and its message is truncated.
+def test_long_name_and_message_give_valid_kubernetes_event() -> None:
+    """NMO-27: an Event about an object with a name of maximum length has a valid name and a truncated message.
 
     Names of Events have at most 253 characters and are DNS subdomains.
     """
@@ -120,7 +120,7 @@ def test_long_name_and_message_give_a_valid_event() -> None:
     assert len(event["message"]) <= 1024
 
 
-def test_success_event_is_normal_and_names_the_object() -> None:
+def test_success_event_is_normal_and_names_object() -> None:
     """NMO-27: an Event names the object and the reason, has type Normal if nothing failed, and starts with count 1."""
     maintenance_event, node_event = build_maintenance_events(SUCCEED_REASON, "", make_maintenance())
 
@@ -142,8 +142,8 @@ def test_success_event_is_normal_and_names_the_object() -> None:
     assert build_increment_patch({}, maintenance_event)["count"] == 2
 
 
-def test_notice_without_series_has_an_event_for_each_message() -> None:
-    """OSV-12: without a series, the Event's name depends on object, reason and message; the Event is a Warning."""
+def test_event_notice_without_series_has_event_for_each_message() -> None:
+    """OSV-12: an `EventNotice` without `series` gives a Warning, whose name depends on object, reason and message."""
     notice, same, other = (
         EventNotice.from_object(make_pod(), "v1", "Pod", "Waits", message) for message in ("a", "a", "b")
     )

@@ -1,4 +1,4 @@
-"""Tests for a node's Lease, which makes one maintenance the holder of the node, on plain dicts."""
+"""Tests for the Lease of a node, which names the maintenance that holds the node, on plain dicts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=timezone.utc)
 
 
 def make_held_lease(**changes: Object) -> Object:
-    """Return the Lease of node-1, held by our maintenance since `NOW`."""
+    """Return the Lease of node-1 that the test's maintenance has held since `NOW`."""
     lease = leases.build_lease("node-1", make_maintenance(), NOW)
     return {**lease, **changes}
 
@@ -35,7 +35,7 @@ def test_lease_is_renewed_after_half_its_duration(minutes: int, is_due: bool, is
     )
 
 
-def test_renewals_of_simultaneous_leases_are_spread() -> None:
+def test_renewals_of_leases_acquired_together_are_spread() -> None:
     """Design rule 10: of 500 leases acquired at the same time, at most 20 fall due within 15 seconds."""
     maintenances = [make_maintenance() for _ in range(500)]
     for number, maintenance in enumerate(maintenances):
@@ -48,12 +48,12 @@ def test_renewals_of_simultaneous_leases_are_spread() -> None:
     assert max(after - before for before, after in itertools.pairwise(due_counts)) <= 20
 
 
-def test_a_lease_that_was_never_renewed_is_expired() -> None:
+def test_lease_without_renew_time_is_expired() -> None:
     """NMO-27: a lease without `renewTime` does not hold the node."""
     assert leases.is_expired({"metadata": {}, "spec": {"holderIdentity": "x"}}, NOW)
 
 
-def test_lease_renewed_in_year_9999_is_never_free() -> None:
+def test_lease_with_renew_time_in_year_9999_stays_valid() -> None:
     """NMO-27: a lease with the largest possible `renewTime`, by which another tool may mean "never", stays valid."""
     lease = make_held_lease(
         spec={"holderIdentity": "x", "renewTime": "9999-12-31T23:59:59.000000Z", "leaseDurationSeconds": 3600}
@@ -64,8 +64,8 @@ def test_lease_renewed_in_year_9999_is_never_free() -> None:
     ) * 3
 
 
-def test_lease_has_the_documented_form() -> None:
-    """NMO-27a: the lease has the documented form, and names the maintenance that holds it."""
+def test_lease_has_documented_fields() -> None:
+    """NMO-27a: the lease has the documented fields, and names the maintenance that holds it."""
     timestamp = "2026-01-02T03:04:05.000678Z"
     assert make_held_lease() == {
         "apiVersion": "coordination.k8s.io/v1",
@@ -87,8 +87,8 @@ def test_lease_has_the_documented_form() -> None:
     assert leases.build_lease_path("node-1") == path
 
 
-def test_only_node_leases_have_a_node_name() -> None:
-    """NMO-27a: only node leases have a node name, which may contain dashes; all remediators share the namespace."""
+def test_node_name_is_parsed_only_from_node_leases() -> None:
+    """NMO-27a: a node name, which may contain dashes, is parsed only from the names of node leases."""
     names = [
         leases.parse_node_name({"metadata": {"name": name}})
         for name in ("node-worker-1", "pod-web", "worker-1", "node")
@@ -122,8 +122,8 @@ def test_released_or_expired_lease_may_be_acquired(
     assert leases.is_available({"metadata": {"name": "node-x"}, "spec": spec}, NOW) is is_available
 
 
-def test_own_lease_names_its_maintenance() -> None:
-    """NMO-22, NMO-27: our lease has holder node-maintenance and names its object by version, name and uid."""
+def test_lease_of_product_refers_to_its_maintenance() -> None:
+    """NMO-22, NMO-27: the product's lease has the holder node-maintenance and a reference to the maintenance."""
     lease = make_held_lease()
 
     assert lease["spec"]["holderIdentity"] == "node-maintenance"
@@ -155,21 +155,21 @@ def test_own_lease_names_its_maintenance() -> None:
         "no holder",
     ],
 )
-def test_lease_without_identity_or_reference_is_not_ours(lease: Object) -> None:
-    """NMO-27: a lease without our holder identity or a valid object reference belongs to another tool."""
+def test_lease_without_identity_or_reference_belongs_to_another_tool(lease: Object) -> None:
+    """NMO-27: a lease without the product's holder identity or a valid object reference belongs to another tool."""
     assert leases.parse_holder(lease) is None
     assert not leases.is_holder(lease, make_maintenance())
 
 
-def test_recreated_maintenance_does_not_hold_the_old_lease() -> None:
-    """X-2: a recreated object does not hold the lease of the old one, because the uid decides and not the name."""
+def test_recreated_maintenance_does_not_hold_old_lease() -> None:
+    """X-2: a recreated maintenance does not hold the lease of the old one, because the lease contains the old uid."""
     recreated = make_maintenance()
     recreated["metadata"]["uid"] = "another"
 
     assert not leases.is_holder(make_held_lease(), recreated)
 
 
-def test_takeover_requires_the_version_that_was_read() -> None:
+def test_takeover_of_lease_requires_resource_version_that_was_read() -> None:
     """NMO-22: if two processes acquire the lease at the same time, one of them gets a conflict."""
     lease = make_held_lease()
     expired_lease = {"metadata": {"resourceVersion": "5"}, "spec": {"holderIdentity": "x", "leaseTransitions": 3}}
@@ -179,7 +179,7 @@ def test_takeover_requires_the_version_that_was_read() -> None:
     assert patch["spec"] == {**lease["spec"], "leaseTransitions": 4}
 
 
-def test_renewal_keeps_acquire_time_and_transitions() -> None:
+def test_lease_renewal_keeps_acquire_time_and_transitions() -> None:
     """NMO-27a: a renewal changes neither `acquireTime` nor `leaseTransitions`."""
     lease = make_held_lease()
     lease["metadata"]["resourceVersion"] = "5"

@@ -1,4 +1,4 @@
-"""Tests for listing a node's maintenances on a real API server, including API groups that fail."""
+"""Tests for listing a node's maintenances on a real API server, including API groups whose list request fails."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def get_uids(maintenances: list[Object]) -> set[str]:
 
 @proves("X-7")
 @pytest.mark.usefixtures("legacy_crd")
-def test_crd_without_field_selectors_is_listed_completely(
+def test_crd_without_field_selectors_is_listed_and_filtered(
     installed_cluster: LocalCluster, admin_client: SyncClient
 ) -> None:
-    """X-7: if the server rejects our field selector for one API group, the list has exactly the node's objects."""
+    """X-7: if the API server rejects the field selector for an API group, the list has only the node's objects."""
     workload = Workload(installed_cluster, admin_client)
     matching = create_maintenance_in_every_group(workload, "one-node")
     other_maintenances = create_maintenance_in_every_group(workload, "other-node")
@@ -53,7 +53,7 @@ def test_crd_without_field_selectors_is_listed_completely(
 
 
 def test_api_group_that_is_not_installed_is_ignored(installed_cluster: LocalCluster, admin_client: SyncClient) -> None:
-    """C7: an API group that is not installed has no objects; the oldest group is optional."""
+    """C7: an API group that is not installed has no objects, because the oldest API group is optional."""
     maintenance = Workload(installed_cluster, admin_client).create_maintenance("a-node")
 
     listed_maintenances = admin_client.run(list_undeleted_maintenances(admin_client.api, "a-node"))
@@ -69,8 +69,8 @@ def test_api_group_that_is_not_installed_is_ignored(installed_cluster: LocalClus
 
 
 @pytest.mark.parametrize("position", range(3))
-def test_refused_api_group_does_not_affect_other_api_groups(position: int, caplog: pytest.LogCaptureFixture) -> None:
-    """X-6, X-7: an API group that the account may not list counts as refused and is logged; other groups are used."""
+def test_forbidden_api_group_does_not_affect_other_api_groups(position: int, caplog: pytest.LogCaptureFixture) -> None:
+    """X-6, X-7: an API group that the account may not list is logged and has the result None; others are listed."""
     results: list[list[Object] | BaseException] = [[], [], []]
     results[position] = DENIED_ERROR
 
@@ -81,7 +81,7 @@ def test_refused_api_group_does_not_affect_other_api_groups(position: int, caplo
 
 
 @pytest.mark.parametrize("order", sorted(set(itertools.permutations([0, 1, 2]))))
-def test_unavailable_group_raises(order: tuple[int, ...]) -> None:
+def test_lookup_raises_if_api_group_is_unavailable(order: tuple[int, ...]) -> None:
     """X-6: if one API group does not respond, the lookup raises an error instead of returning a partial list."""
     results: list[list[Object] | BaseException] = [[], DENIED_ERROR, UNAVAILABLE_ERROR]
 
@@ -89,8 +89,8 @@ def test_unavailable_group_raises(order: tuple[int, ...]) -> None:
         collect_group_lists([results[number] for number in order])
 
 
-def test_denied_is_raised_if_all_groups_refuse(installed_cluster: LocalCluster) -> None:
-    """X-6: an account without any permission gets the refusal instead of an empty list."""
+def test_denied_is_raised_if_all_api_groups_are_forbidden(installed_cluster: LocalCluster) -> None:
+    """X-6: an account without any permission gets the error `Denied` instead of an empty list."""
     client = SyncClient(str(installed_cluster.ensure_kubeconfig(make_username("record"))))
 
     with pytest.raises(Denied, match="cannot list resource"):
@@ -98,9 +98,7 @@ def test_denied_is_raised_if_all_groups_refuse(installed_cluster: LocalCluster) 
     client.close()
 
 
-def test_daemonset_pod_without_daemonset_is_found_as_orphan(
-    installed_cluster: LocalCluster, admin_client: SyncClient
-) -> None:
+def test_pod_of_deleted_daemonset_is_found_as_orphan(installed_cluster: LocalCluster, admin_client: SyncClient) -> None:
     """NMO-7: only a DaemonSet pod whose DaemonSet does not exist is an orphan."""
     workload = Workload(installed_cluster, admin_client)
     owned_pod = workload.create_daemonset("agent", "node-1")

@@ -1,4 +1,4 @@
-"""Tests for NodeMaintenance objects on plain dicts: whether they have begun, and the patches for begin and end."""
+"""Tests for NodeMaintenance objects on plain dicts: their fields, and the patches of `begin` and `restore`."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
         ),
     ],
 )
-def test_annotated_counts_are_parsed(annotations: Object | None, counts: tuple[int, int] | None) -> None:
-    """NMO-11: the annotated counts are read as they were written; an invalid annotation counts as missing."""
+def test_annotated_pod_counts_are_parsed(annotations: Object | None, counts: tuple[int, int] | None) -> None:
+    """NMO-11: pod counts are parsed from the annotation; an invalid annotation counts as missing."""
     maintenance = {"metadata": {"uid": "u", "annotations": annotations, "finalizers": [m.FINALIZER]}}
 
     assert parse_annotated_counts(maintenance) == (counts and {"totalpods": counts[0], "evictionPods": counts[1]})
@@ -68,7 +68,7 @@ POD_COUNTS = {"totalpods": 4, "evictionPods": 2}
 
 
 def make_maintenance_without_finalizer() -> Object:
-    """Return a maintenance that has not begun but has a snapshot, as in a manifest saved from an earlier object."""
+    """Return a maintenance with pod counts but without finalizer, as in a manifest saved from an earlier object."""
     maintenance = make_maintenance()
     return {**maintenance, "metadata": {**maintenance["metadata"], "finalizers": []}}
 
@@ -87,20 +87,20 @@ def make_maintenance_without_finalizer() -> Object:
         pytest.param(make_maintenance({"totalpods": "many", "evictionPods": 2}, counts=""), None, id="not a number"),
         pytest.param(make_maintenance({"totalpods": 4}, counts=""), None, id="incomplete"),
         pytest.param(make_maintenance(counts=""), None, id="new"),
-        pytest.param(make_maintenance_without_finalizer(), None, id="foreign snapshot"),
+        pytest.param(make_maintenance_without_finalizer(), None, id="snapshot of another maintenance"),
     ],
 )
-def test_counts_come_from_the_status_or_the_annotation(maintenance: Object, counts: Object | None) -> None:
-    """NMO-11: the counts never change, even if a user replaces the object's metadata."""
+def test_pod_counts_come_from_status_or_annotation(maintenance: Object, counts: Object | None) -> None:
+    """NMO-11: a maintenance's pod counts never change, even if a user replaces the object's metadata."""
     assert m.find_initial_counts(maintenance) == counts
 
 
 @pytest.mark.parametrize("invalid_value", ["x", 1, ["x"], True, None], ids=str)
 @pytest.mark.parametrize("field", ["spec", "status"])
-def test_invalid_spec_or_status_counts_as_empty(field: str, invalid_value: object) -> None:
+def test_spec_or_status_that_is_not_object_counts_as_empty(field: str, invalid_value: object) -> None:
     """X-3: a spec or status that is not an object counts as empty, so that other objects are still listed.
 
-    The CRD of another product may admit such values.
+    The CRD that another product installs may admit such values.
     """
     maintenance = {**make_maintenance({"phase": "Running", "lastError": "x", **POD_COUNTS}), field: invalid_value}
 
@@ -121,8 +121,8 @@ def test_invalid_spec_or_status_counts_as_empty(field: str, invalid_value: objec
     )
 
 
-def test_begin_patch_sets_only_what_is_missing() -> None:
-    """X-2: the patch of `begin` sets finalizer, owner and pod counts, each only if it is missing."""
+def test_begin_patch_sets_only_missing_fields() -> None:
+    """X-2: the patch of `begin` sets finalizer, owner reference and pod counts, each only if it is missing."""
     maintenance = make_maintenance()
     assert m.build_begin_patch(maintenance, make_node(), POD_COUNTS) == {}
 
@@ -144,17 +144,17 @@ def test_begin_patch_sets_only_what_is_missing() -> None:
     ],
     ids=["active", "new", "deleted", "the replaced operator's finalizer", "foreign finalizer"],
 )
-def test_deleted_maintenance_without_our_finalizer_is_released(
+def test_deleted_maintenance_without_product_finalizer_is_released(
     deletion_timestamp: str | None, finalizers: list[str], is_released: bool
 ) -> None:
-    """Design rule 12: a maintenance that is deleted and released has no claim to its node."""
+    """Design rule 12: a deleted maintenance without the product's finalizer no longer holds its node."""
     maintenance = {"metadata": {"deletionTimestamp": deletion_timestamp, "finalizers": finalizers}}
 
     assert m.is_released(maintenance) is is_released
 
 
 def test_finalizer_patch_keeps_other_finalizers() -> None:
-    """X-7: the patch adds our finalizer, keeps all others, and requires the resourceVersion that was read."""
+    """X-7: the patch adds the product's finalizer, keeps all others, and requires the resourceVersion that was read."""
     maintenance = make_maintenance(counts="")
     maintenance["metadata"]["finalizers"] = ["example.com/hold"]
 
@@ -163,8 +163,8 @@ def test_finalizer_patch_keeps_other_finalizers() -> None:
     }
 
 
-def test_begin_patch_sets_everything_in_one_patch() -> None:
-    """NMO-11, NMO-16, NMO-20: one patch sets finalizer, owner and counts, and has the resourceVersion that was read."""
+def test_begin_patch_sets_finalizer_owner_reference_and_pod_counts() -> None:
+    """NMO-11, NMO-16, NMO-20: one patch with resourceVersion sets finalizer, owner reference and pod counts."""
     maintenance = make_maintenance(counts="")
     maintenance["metadata"] |= {
         "finalizers": ["example.com/hold"],
@@ -194,8 +194,8 @@ def test_begin_patch_sets_everything_in_one_patch() -> None:
     ],
     ids=["no owner", "this node", "another node", "no node", "both"],
 )
-def test_owner_reference_identifies_the_node(owners: list[Object] | None, is_same_node: bool) -> None:
-    """NMO-20: the uid in an owner reference, if there is one, identifies the node on which the maintenance began."""
+def test_owner_reference_identifies_node_of_maintenance(owners: list[Object] | None, is_same_node: bool) -> None:
+    """NMO-20: the uid in the owner reference identifies the node on which the maintenance began."""
     maintenance = make_maintenance()
     maintenance["metadata"]["ownerReferences"] = owners
 
@@ -203,7 +203,7 @@ def test_owner_reference_identifies_the_node(owners: list[Object] | None, is_sam
 
 
 def test_release_patch_removes_own_and_legacy_finalizers() -> None:
-    """NMO-16: the release patch removes our finalizer and the replaced operator's, and keeps all other finalizers."""
+    """NMO-16: the release patch removes only the finalizers of the product and of the operator that it replaces."""
     maintenance = make_maintenance()
     maintenance["metadata"]["finalizers"] = ["a/b", m.FINALIZER, "foregroundDeleteNodeMaintenance"]
 
@@ -211,7 +211,7 @@ def test_release_patch_removes_own_and_legacy_finalizers() -> None:
 
 
 def test_trimmed_maintenance_has_no_large_fields() -> None:
-    """Check that no field that grows with the node's pods is kept, because PodSource stores each trimmed object."""
+    """Check that a trimmed maintenance has no field that grows with the number of pods, since PodSource stores it."""
     maintenance = make_maintenance({"phase": m.RUNNING, "pendingPods": ["a"] * 500})
     maintenance["metadata"] |= {"deletionTimestamp": "2026-01-02T03:04:05Z", "managedFields": [{}]}
 
@@ -242,11 +242,11 @@ STATUS_MANAGER = {"manager": "nodemaintenance", "fieldsV1": {"f:status": {}}}
     ],
     ids=["a user", "a program", "only the writer of the status", "a program without a name", "no requester"],
 )
-def test_requester_is_the_user_or_the_program(metadata: Object, requester: str) -> None:
+def test_requester_is_annotated_user_or_field_manager(metadata: Object, requester: str) -> None:
     assert m.get_requester({"metadata": metadata}) == requester
 
 
-def test_ender_is_unknown_until_deletion_is_requested() -> None:
+def test_ender_is_unknown_before_deletion() -> None:
     metadata = {"annotations": {m.ENDER_ANNOTATION: "mary"}}
 
     assert m.get_ender({"metadata": metadata}) == ""
@@ -255,14 +255,14 @@ def test_ender_is_unknown_until_deletion_is_requested() -> None:
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"nodeName": None}, {"nodeName": ""}], ids=str)
-def test_missing_node_gives_an_empty_name(spec: Object | None) -> None:
-    """NMO-2: an object without a node, which an old schema admitted, has the node name ""."""
+def test_maintenance_without_node_has_empty_node_name(spec: Object | None) -> None:
+    """NMO-2: a maintenance without a node, which an old schema admitted, has the node name ""."""
     assert m.get_node_name({"metadata": {}, "spec": spec}) == ""
 
 
 @pytest.mark.parametrize("api_version", GROUPS)
-def test_group_determines_path_and_taint(api_version: str) -> None:
-    """X-7, C2, C3: the API group determines the path and the drain taint."""
+def test_api_group_determines_path_and_drain_taint(api_version: str) -> None:
+    """X-7, C2, C3: a maintenance's API group determines its path and its drain taint."""
     maintenance = {**make_maintenance(), "apiVersion": api_version}
 
     assert m.build_path(maintenance) == f"/apis/{api_version}/nodemaintenances/nm"
@@ -271,14 +271,14 @@ def test_group_determines_path_and_taint(api_version: str) -> None:
     )
 
 
-def test_times_are_in_utc_with_seconds() -> None:
+def test_times_are_formatted_in_utc_with_seconds() -> None:
     """NMO-12: `lastUpdate` is RFC 3339 in UTC, whatever the time zone of the input."""
     eastern_zone = timezone(timedelta(hours=5))
 
     assert format_time(NOW.astimezone(eastern_zone).replace(microsecond=7)) == "2026-01-02T03:04:05Z"
 
 
-def test_times_are_in_utc_in_any_local_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_formatted_in_utc_in_any_local_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     """NMO-12: `lastUpdate` is in UTC, whatever the local time zone."""
     with monkeypatch.context() as patched:
         patched.setenv("TZ", "IST-5:30")
@@ -289,8 +289,8 @@ def test_times_are_in_utc_in_any_local_time_zone(monkeypatch: pytest.MonkeyPatch
     assert formatted == "2026-01-02T03:04:05Z"
 
 
-def test_trimmed_maintenance_has_the_same_state() -> None:
-    """Check that a trimmed object, which has no lists of pods, has the same node, phase and path."""
+def test_trimmed_maintenance_has_same_state() -> None:
+    """Check that a trimmed maintenance, which has no lists of pods, has the same node, phase and path."""
     for maintenance in (
         make_maintenance(),
         make_maintenance({"phase": "Running", "pendingPods": ["a"]}),
@@ -312,7 +312,7 @@ def test_trimmed_maintenance_has_the_same_state() -> None:
         "2026-01-01T21:34:05.5-05:30",
     ],
 )
-def test_every_rfc_3339_form_is_parsed(text: str) -> None:
+def test_time_in_every_rfc_3339_form_is_parsed(text: str) -> None:
     """NMO-12: every RFC 3339 form is parsed, because the schema admits all of them and a backup may contain any."""
     assert parse_time(text) == parse_time_or_none(text) == NOW
 
@@ -321,18 +321,18 @@ def test_every_rfc_3339_form_is_parsed(text: str) -> None:
     "text", ["", "yesterday", "2026-13-02T03:04:05Z", "2026-01-02T03:04:05", "0001-01-01T00:00:00+05:00"]
 )
 def test_invalid_time_is_parsed_as_none(text: str) -> None:
-    """Check that a text that is not a time is parsed as None; another client may have written it."""
+    """Check that a text that is not a time, which another client may have written, is parsed as None."""
     assert parse_time_or_none(text) is None
 
 
 @pytest.mark.parametrize("value", [None, 7, {}, ["x"]])
 def test_non_string_time_is_parsed_as_none(value: object) -> None:
-    """Check that a value that is not a string is parsed as None."""
+    """Check that a time that is not a string is parsed as None."""
     assert parse_time_or_none(value) is None
 
 
 def test_malformed_blocked_pods_are_omitted() -> None:
-    """Check that malformed entries of `blockedPods` are omitted."""
+    """Check that malformed entries of `status.blockedPods` are omitted."""
     valid_entry = {"namespace": "ns", "name": "a", "reason": "R"}
 
     assert m.get_blocked_pods(

@@ -1,4 +1,4 @@
-"""Tests for whether a control-plane node may be disrupted, on plain dicts."""
+"""Tests for the decision whether a control-plane node may be disrupted, on plain dicts."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def make_control_plane(
 ) -> ControlPlaneSnapshot:
     """Return a control plane with the nodes cp-1, cp-2 and so on, one for each Ready status.
 
-    With `guard_pod_statuses` (the Ready status of each guard pod), it has a guard budget that allows
-    `disruptions_allowed` disruptions.
+    If `guard_pod_statuses` lists the Ready status of each etcd guard pod, the control plane has an etcd guard PDB that
+    allows `disruptions_allowed` disruptions.
     """
     nodes = [
         make_control_plane_node(f"cp-{number}", ready_status=ready_status)
         for number, ready_status in enumerate(ready_statuses, 1)
     ]
-    guard_pods = [{**make_guard_pod(f"cp-{number}", ready)} for number, ready in enumerate(guard_pod_statuses, 1)]
+    guard_pods = [{**make_etcd_guard_pod(f"cp-{number}", ready)} for number, ready in enumerate(guard_pod_statuses, 1)]
     guard = make_budget(
         "etcd-guard-pdb",
         allowed=disruptions_allowed,
@@ -50,7 +50,7 @@ def make_control_plane(
     return ControlPlaneSnapshot(nodes, nodes_under_maintenance, [guard] if guard_pod_statuses else [], guard_pods)
 
 
-def make_guard_pod(node_name: str, ready_status: str) -> Object:
+def make_etcd_guard_pod(node_name: str, ready_status: str) -> Object:
     pod = make_pod(f"guard-{node_name}", namespace=quorum.ETCD_NAMESPACE, labels=GUARD_LABELS)
     conditions = [{"type": "Ready", "status": ready_status}] if ready_status else []
     return {**pod, "spec": {"nodeName": node_name}, "status": {"conditions": conditions}}
@@ -74,13 +74,13 @@ READY_TRUE, READY_FALSE = "True", "False"
         ((READY_TRUE, READY_TRUE, READY_TRUE, READY_TRUE), ("cp-2",), False),
         ((READY_TRUE, READY_TRUE, READY_TRUE, READY_TRUE, READY_TRUE), ("cp-2",), True),
         ((READY_TRUE, READY_TRUE, READY_TRUE, READY_TRUE, READY_TRUE), ("cp-2", "cp-3"), False),
-        # Node cp-2 is both down and under maintenance, and counts once.
+        # Node cp-2 is both unready and under maintenance, and counts only once.
         (
             (READY_TRUE, READY_FALSE, READY_TRUE, READY_TRUE, READY_TRUE),
             ("cp-2",),
             True,
         ),
-        # A maintenance of a node that is down is always allowed.
+        # A maintenance of an unready node is always allowed.
         ((READY_FALSE, READY_TRUE, READY_TRUE), ("cp-2",), True),
         (("Unknown", READY_FALSE, READY_TRUE), (), True),
         ((READY_FALSE, READY_FALSE), (), True),
@@ -88,7 +88,7 @@ READY_TRUE, READY_FALSE = "True", "False"
         ((READY_TRUE, READY_TRUE, READY_TRUE), ("cp-1",), True),
     ],
 )
-def test_ready_nodes_are_counted_without_a_guard_budget(
+def test_ready_nodes_are_counted_without_etcd_guard_pdb(
     ready_statuses: tuple[str, ...], nodes_under_maintenance: tuple[str, ...], is_allowed: bool
 ) -> None:
     control_plane = make_control_plane(*ready_statuses, nodes_under_maintenance=nodes_under_maintenance)
@@ -102,11 +102,11 @@ def test_ready_nodes_are_counted_without_a_guard_budget(
     [
         (1, (READY_TRUE, READY_TRUE, READY_TRUE), (), True),
         (0, (READY_TRUE, READY_TRUE, READY_FALSE), (), False),
-        # A guard pod with an unknown status may become Ready again.
+        # An etcd guard pod whose Ready status is Unknown may become ready again.
         (0, ("Unknown", READY_TRUE, READY_TRUE), (), False),
         (0, (READY_FALSE, READY_TRUE, READY_TRUE), (), True),
         (0, ("", READY_TRUE, READY_TRUE), (), True),
-        # The other maintenance will use up the allowed disruption.
+        # The other node's maintenance will use the allowed disruption.
         (
             1,
             (READY_TRUE, READY_TRUE, READY_TRUE),
@@ -114,7 +114,7 @@ def test_ready_nodes_are_counted_without_a_guard_budget(
             False,
         ),
         (0, (READY_TRUE, READY_FALSE, READY_TRUE), ("cp-2",), False),
-        # The guard pod on the other maintenance's node is already down.
+        # The etcd guard pod on the other node under maintenance is already unready.
         (
             1,
             (READY_TRUE, READY_FALSE, READY_TRUE),
@@ -124,7 +124,7 @@ def test_ready_nodes_are_counted_without_a_guard_budget(
         (2, (READY_TRUE, READY_TRUE, READY_TRUE), ("cp-2",), True),
     ],
 )
-def test_guard_budget_determines_the_result_if_it_selects_pods(
+def test_etcd_guard_pdb_determines_result_if_it_selects_pods(
     disruptions_allowed: int,
     guard_pod_statuses: tuple[str, ...],
     nodes_under_maintenance: tuple[str, ...],
@@ -140,7 +140,7 @@ def test_guard_budget_determines_the_result_if_it_selects_pods(
     assert (find_disruption_blocker(control_plane.nodes[0], control_plane) == "") is is_allowed
 
 
-def test_node_without_a_guard_pod_counts_as_down() -> None:
+def test_node_without_etcd_guard_pod_counts_as_disrupted() -> None:
     control_plane = make_control_plane(
         READY_TRUE,
         READY_TRUE,
@@ -155,15 +155,15 @@ def test_node_without_a_guard_pod_counts_as_down() -> None:
 
 @proves("NMO-23")
 @pytest.mark.parametrize("name", quorum.GUARD_BUDGET_NAMES)
-def test_nodes_are_counted_if_the_guard_budget_selects_no_pod(name: str) -> None:
-    """Check that nodes are counted if the guard budget selects no pod, as in the medik8s operator's end-to-end tests.
+def test_ready_nodes_are_counted_if_etcd_guard_pdb_selects_no_pod(name: str) -> None:
+    """Check that ready nodes are counted if the etcd guard PDB selects no pod.
 
-    The guard budget in those tests never allows a disruption.
+    The medik8s operator's end-to-end tests create such a PDB, which never allows a disruption.
     """
     guard = make_budget(name, allowed=0, selector={"matchLabels": {"app": "nobody"}}, namespace=quorum.ETCD_NAMESPACE)
     control_plane = make_control_plane(READY_TRUE, READY_TRUE, READY_TRUE)
 
-    def find_refusal(*nodes_under_maintenance: str) -> str:
+    def find_quorum_denial(*nodes_under_maintenance: str) -> str:
         return find_disruption_blocker(
             control_plane.nodes[0],
             ControlPlaneSnapshot(
@@ -171,11 +171,11 @@ def test_nodes_are_counted_if_the_guard_budget_selects_no_pod(name: str) -> None
             ),
         )
 
-    assert find_refusal() == ""
-    assert find_refusal("cp-2")
+    assert find_quorum_denial() == ""
+    assert find_quorum_denial("cp-2")
 
 
-def test_guard_budget_with_a_stale_status_allows_no_disruption() -> None:
+def test_etcd_guard_pdb_with_outdated_status_allows_no_disruption() -> None:
     control_plane = make_control_plane(
         READY_TRUE,
         READY_TRUE,
@@ -191,7 +191,7 @@ def test_guard_budget_with_a_stale_status_allows_no_disruption() -> None:
 
 
 @proves("NMO-23")
-def test_refusal_starts_with_medik8s_wording_and_ends_with_a_remedy() -> None:
+def test_quorum_denial_starts_like_medik8s_operator_and_ends_with_remedy() -> None:
     control_plane = make_control_plane(READY_TRUE, READY_TRUE, READY_FALSE, nodes_under_maintenance=("cp-2",))
 
     assert find_disruption_blocker(control_plane.nodes[0], control_plane) == (
@@ -221,23 +221,23 @@ def test_refusal_starts_with_medik8s_wording_and_ends_with_a_remedy() -> None:
         (make_control_plane(READY_TRUE, READY_FALSE, READY_TRUE), "but only 1 would; repair cp-2 first"),
     ],
 )
-def test_refusal_names_the_applicable_remedy(control_plane: ControlPlaneSnapshot, remedy: str) -> None:
+def test_quorum_denial_states_applicable_remedy(control_plane: ControlPlaneSnapshot, remedy: str) -> None:
     assert remedy in find_disruption_blocker(control_plane.nodes[0], control_plane)
 
 
 @pytest.mark.parametrize("label", CONTROL_PLANE_LABELS)
-def test_node_with_a_control_plane_label_is_recognized(label: str) -> None:
+def test_control_plane_node_is_recognized_by_label(label: str) -> None:
     assert quorum.is_control_plane(make_control_plane_node("cp", label=label))
 
 
-def test_worker_node_is_never_refused() -> None:
+def test_disruption_of_worker_node_is_never_denied() -> None:
     worker: Object = {"metadata": {"name": "worker"}}
 
     assert not quorum.is_control_plane(worker)
     assert find_disruption_blocker(worker, make_control_plane(READY_TRUE, READY_TRUE)) == ""
 
 
-def test_single_control_plane_node_is_recognized() -> None:
+def test_only_control_plane_node_is_recognized() -> None:
     assert quorum.has_single_node(make_control_plane(READY_TRUE))
     assert not quorum.has_single_node(make_control_plane(READY_TRUE, READY_FALSE))
 
@@ -246,19 +246,19 @@ def test_single_control_plane_node_is_recognized() -> None:
     ("maintenance", "is_disruption"),
     [
         (make_maintenance(), True),
-        # A failed maintenance that has begun still owns its node.
+        # A failed maintenance that has begun still holds its node.
         (make_maintenance({"phase": m.FAILED}), True),
         (make_maintenance(counts=""), True),
-        # A maintenance that was refused before it began does not disrupt its node.
+        # A maintenance that was rejected before it began does not disrupt its node.
         (make_maintenance({"phase": m.FAILED}, counts=""), False),
         (make_maintenance({"errorOnLeaseCount": 4}), False),
     ],
 )
-def test_maintenance_that_owns_or_awaits_its_node_is_a_disruption(maintenance: Object, is_disruption: bool) -> None:
+def test_maintenance_that_holds_or_waits_for_its_node_is_disruption(maintenance: Object, is_disruption: bool) -> None:
     assert quorum.is_disruption(maintenance) is is_disruption
 
 
-def test_control_plane_lease_has_one_holder_until_it_expires() -> None:
+def test_quorum_lease_has_one_holder_until_it_expires() -> None:
     first_maintenance, second_maintenance = make_maintenance(), {**make_maintenance(), "metadata": {"uid": "other"}}
     lease = quorum.build_lease(first_maintenance, NOW)
 
@@ -269,7 +269,7 @@ def test_control_plane_lease_has_one_holder_until_it_expires() -> None:
     assert quorum.may_acquire({**lease, "spec": {**lease["spec"], "holderIdentity": None}}, second_maintenance, NOW)
 
 
-def test_control_plane_lease_names_its_holder() -> None:
+def test_quorum_lease_names_its_holder() -> None:
     lease = quorum.build_lease(make_maintenance(), NOW)
 
     assert (lease["apiVersion"], lease["kind"]) == ("coordination.k8s.io/v1", "Lease")

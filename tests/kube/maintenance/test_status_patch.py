@@ -1,4 +1,4 @@
-"""Tests for the status of a NodeMaintenance, on plain dicts."""
+"""Tests for the patch of a NodeMaintenance's status, on plain dicts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make_snapshot(pods: Sequence[Object], target_node: Object | None = NODE_IN_M
 def get_patched_status(
     maintenance: Object, *pods: Object, status_input: StatusInput | None = None, now: datetime = NOW
 ) -> Object:
-    """Return the complete status after the patch; fail if there is no patch."""
+    """Return the complete status after the patch, and assert that there is a patch."""
     patch = build_status_patch(maintenance, make_snapshot(pods), status_input or StatusInput(), now)
     assert patch is not None
     merged = {**(maintenance.get("status") or {}), **patch["status"]}
@@ -44,7 +44,7 @@ def get_patched_status(
 def apply_status_patch(
     maintenance: Object, *pods: Object, status_input: StatusInput | None = None, now: datetime = NOW
 ) -> Object:
-    """Return the object after the patch, as the API server would store it."""
+    """Return the maintenance after the status patch, as the API server would store it."""
     return {**maintenance, "status": get_patched_status(maintenance, *pods, status_input=status_input, now=now)}
 
 
@@ -65,16 +65,16 @@ def get_condition_fields(maintenance: Object, condition_type: str) -> tuple[str,
         pytest.param(0, 0, 0, 100, id="nothing to evict"),
     ],
 )
-def test_progress_is_computed_in_percent(
+def test_drain_progress_is_computed_in_percent(
     eviction_pods: int, pending: int, previous_percent: int, expected_percent: int
 ) -> None:
-    """NMO-10: progress is (evictionPods - pending) * 100 // evictionPods, and never less than before."""
+    """NMO-10: `drainProgress` is (evictionPods - pending) * 100 // evictionPods, and never decreases."""
     assert compute_progress(eviction_pods, pending, previous_percent) == expected_percent
 
 
 @given(st.integers(0, 50), st.lists(st.integers(0, 60), max_size=20))
-def test_progress_never_decreases(eviction_pods: int, pending_counts: list[int]) -> None:
-    """NMO-10: for any sequence of pending pods, progress only increases and stays within 0 to 100."""
+def test_drain_progress_never_decreases_for_any_sequence(eviction_pods: int, pending_counts: list[int]) -> None:
+    """NMO-10: for any sequence of pending pods, `drainProgress` never decreases and stays between 0 and 100."""
     progress = [0]
     for pending in pending_counts:
         progress.append(compute_progress(eviction_pods, pending, progress[-1]))
@@ -84,7 +84,7 @@ def test_progress_never_decreases(eviction_pods: int, pending_counts: list[int])
 
 
 def test_status_of_a_running_drain_has_progress_and_pods() -> None:
-    """NMO-10, NMO-12, KNM-2, C1: a running drain has a phase, progress, `totalpods`, `totalPods` and pending pods."""
+    """NMO-10, NMO-12, KNM-2, C1: the status of a running drain has progress, pods, `totalpods` and `totalPods`."""
     status = get_patched_status(
         make_maintenance(), make_pod("a"), make_pod("b", namespace="other"), make_pod("c", owner="DaemonSet")
     )
@@ -98,8 +98,8 @@ def test_status_of_a_running_drain_has_progress_and_pods() -> None:
     assert "blocked" not in m.get_condition({"status": status}, "Drained")["message"]
 
 
-def test_patch_requires_the_version_that_was_read() -> None:
-    """X-6: the patch conflicts with another client's write after the read, instead of overwriting it."""
+def test_status_patch_requires_resource_version_that_was_read() -> None:
+    """X-6: the patch has the resourceVersion that was read, so that it overwrites no later write of another client."""
     patch = build_status_patch(make_maintenance(), make_snapshot([]), DRAINED_INPUT, NOW)
 
     assert patch is not None
@@ -107,15 +107,15 @@ def test_patch_requires_the_version_that_was_read() -> None:
 
 
 @pytest.mark.parametrize("pods", [[], [make_pod("a")]], ids=["drained", "running"])
-def test_unchanged_state_gives_no_patch(pods: list[Object]) -> None:
-    """NMO-12, X-2: the same state one minute later gives no patch, so that a status write does not cause another."""
+def test_unchanged_state_gives_no_status_patch(pods: list[Object]) -> None:
+    """NMO-12, X-2: the same state one minute later gives no patch, so that no status write causes another one."""
     maintenance = apply_status_patch(make_maintenance(), *pods, status_input=DRAINED_INPUT)
 
     assert build_status_patch(maintenance, make_snapshot(pods), DRAINED_INPUT, LATER) is None
 
 
-def test_patch_has_only_changed_fields() -> None:
-    """NMO-12: after a pod has left, the patch has the progress and the pending pods, but not the counts."""
+def test_status_patch_has_only_changed_fields() -> None:
+    """NMO-12: after a pod has terminated, the patch has the progress and the pending pods, but not the pod counts."""
     maintenance = apply_status_patch(make_maintenance(), make_pod("a"), make_pod("b"))
 
     patch = build_status_patch(maintenance, make_snapshot([make_pod("a")]), StatusInput(), LATER)
@@ -138,17 +138,17 @@ def test_patch_has_only_changed_fields() -> None:
         pytest.param("Failed", [], StatusInput(), "Running", id="begun after a failure"),
     ],
 )
-def test_phase_succeeds_only_after_a_drained_event(
+def test_phase_is_succeeded_only_after_node_drained_event(
     previous_phase: str | None, pods: list[Object], status_input: StatusInput, phase: str
 ) -> None:
-    """NMO-10: the phase is Succeeded only after a drained event, and only while no pod remains on the node."""
+    """NMO-10: the phase is Succeeded only after `node.drained`, and only while no pod to evict is on the node."""
     maintenance = make_maintenance({"phase": previous_phase} if previous_phase else None)
 
     assert get_patched_status(maintenance, *pods, status_input=status_input)["phase"] == phase
 
 
-def test_success_clears_pods_and_error() -> None:
-    """NMO-10, NMO-13: after success, progress is 100, no pod is pending or blocked, and `lastError` is unset."""
+def test_completed_drain_clears_pods_and_error() -> None:
+    """NMO-10, NMO-13: after the drain, the progress is 100, no pod is pending or blocked, and `lastError` is unset."""
     blocked = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
     maintenance = apply_status_patch(
         make_maintenance(), make_pod("a"), status_input=StatusInput(error="a is blocked", blocked=[blocked])
@@ -161,7 +161,7 @@ def test_success_clears_pods_and_error() -> None:
     assert "lastError" not in status
 
 
-def test_step_without_errors_clears_the_last_error() -> None:
+def test_step_without_errors_clears_last_error() -> None:
     """NMO-13, C20: `lastError` contains the latest error, and a step without errors clears it."""
     maintenance = apply_status_patch(make_maintenance(), make_pod("a"), status_input=StatusInput(error="cannot cordon"))
 
@@ -181,7 +181,7 @@ def test_event_without_blocked_pods_keeps_the_error() -> None:
 
 
 def test_since_field_of_blocked_pod_is_kept_while_reason_is_unchanged() -> None:
-    """NMO-12: `since` of a blocked pod is kept while the reason stays the same, and reset if the reason changes."""
+    """NMO-12: `since` of a blocked pod is kept while the reason is unchanged, and reset if the reason changes."""
     blocked_pod = {
         "namespace": "ns",
         "name": "a",
@@ -209,8 +209,8 @@ def test_since_field_of_blocked_pod_is_kept_while_reason_is_unchanged() -> None:
     assert "uid" not in maintenance["status"]["blockedPods"][0]
 
 
-def test_since_field_is_reset_if_a_different_budget_blocks_the_pod() -> None:
-    """NMO-12: `since` is reset if a different budget blocks the pod."""
+def test_since_field_is_reset_if_different_pdb_blocks_pod() -> None:
+    """NMO-12: `since` of a blocked pod is reset if a different PDB blocks the pod."""
     blocked_pod = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
     maintenance = apply_status_patch(make_maintenance(), make_pod("a"), status_input=StatusInput(blocked=[blocked_pod]))
     with_other_budget = apply_status_patch(
@@ -220,7 +220,7 @@ def test_since_field_is_reset_if_a_different_budget_blocks_the_pod() -> None:
     assert [blocked["since"] for blocked in with_other_budget["status"]["blockedPods"]] == [format_time(LATER)]
 
 
-def test_same_pod_name_in_two_namespaces_is_distinguished() -> None:
+def test_blocked_pods_with_same_name_in_two_namespaces_are_distinguished() -> None:
     """NMO-12: pods with the same name in two namespaces have separate `since` values."""
     first_pod, second_pod = (
         {"namespace": name, "name": "a", "reason": "Forbidden", "message": "m"} for name in ("ns", "other")
@@ -253,7 +253,7 @@ def test_terminating_or_deleted_pods_are_not_blocked() -> None:
 
 @pytest.mark.parametrize(("reason", "pending"), [("Force", ["agent"]), ("", [])], ids=["orphan", "with its DaemonSet"])
 def test_orphaned_daemonset_pod_is_pending_with_force_false(reason: str, pending: list[str]) -> None:
-    """DRN-1a, NMO-7: with `force: false`, a DaemonSet pod that the step reported as an orphan is pending."""
+    """DRN-1a, NMO-7: with `force: false`, a DaemonSet pod that `evict` reported as an orphan is pending."""
     maintenance = make_maintenance()
     maintenance["spec"]["drain"] = {"force": False}
     blocked = [{"namespace": "ns", "name": "agent", "reason": reason, "message": "m"}] if reason else []
@@ -275,7 +275,7 @@ def test_orphaned_daemonset_pod_is_pending_with_force_false(reason: str, pending
     ],
 )
 def test_stuck_pod_is_blocked(finalizers: list[str], grace_period_end: str, reason: str) -> None:
-    """OSV-15: a pod that outlives its grace period is blocked, and its message names the finalizers."""
+    """OSV-15: a pod that still exists after its grace period is blocked, and its message names the finalizers."""
     stuck_pod = make_pod("a", deletionTimestamp=grace_period_end, finalizers=finalizers)
 
     status = get_patched_status(make_maintenance(), stuck_pod)
@@ -322,8 +322,8 @@ def make_stuck_pod(*, phase: str = "Running", volumes: Sequence[Object] = (), **
     ],
     ids=["kubelet", "node unreachable", "finalizer", "claims", "other volumes", "containers running"],
 )
-def test_stuck_pod_has_reason_for_what_delays_it(pod: Object, node: Object, reason: str, message: str) -> None:
-    """OSV-15: the status of a stuck pod distinguishes finalizers, an unreachable node, volumes and the kubelet."""
+def test_stuck_pod_has_reason_that_states_cause(pod: Object, node: Object, reason: str, message: str) -> None:
+    """OSV-15: the reason of a stuck pod is its finalizers, an unreachable node, its volumes or the kubelet."""
     patch = build_status_patch(make_maintenance(), make_snapshot([pod], node), StatusInput(), NOW)
 
     assert patch is not None
@@ -332,8 +332,8 @@ def test_stuck_pod_has_reason_for_what_delays_it(pod: Object, node: Object, reas
     assert message in blocked["message"]
 
 
-def test_unread_node_is_as_unreachable_as_before() -> None:
-    """Check that a step which has not read the node keeps the reason, and so the time, of a stuck pod."""
+def test_reason_of_stuck_pod_is_kept_if_node_was_not_read() -> None:
+    """Check that a stuck pod's reason and time stay the same if `status` has not read the node."""
     pod = make_stuck_pod()
     unreachable = build_status_patch(make_maintenance(), make_snapshot([pod], UNREACHABLE_NODE), StatusInput(), NOW)
     assert unreachable is not None
@@ -346,8 +346,8 @@ def test_unread_node_is_as_unreachable_as_before() -> None:
     assert [item["reason"] for item in reachable["status"]["blockedPods"]] == ["Terminating"]
 
 
-def test_condition_names_end_of_grace_periods() -> None:
-    """Check that the condition states until when the terminating pods may take, without the stuck ones."""
+def test_condition_states_end_of_grace_periods() -> None:
+    """Check that the condition states when the last grace period ends, without those of stuck pods."""
     terminating = [
         make_pod(name, deletionTimestamp=end)
         for name, end in (("b", "2026-01-02T03:04:35Z"), ("c", "2026-01-02T03:05:05Z"))
@@ -391,7 +391,7 @@ def test_transition_time_changes_only_with_the_status() -> None:
 
 
 def test_condition_names_failed_step_until_next_step_succeeds() -> None:
-    """X-6: after a failed step, `kubectl get` shows StepFailed instead of Draining; the next success clears it."""
+    """X-6: after a failed step, the condition has the reason StepFailed instead of Draining until a step succeeds."""
     failing = apply_status_patch(make_maintenance(), make_pod("a"), status_input=StatusInput("nodes is forbidden"))
     draining = apply_status_patch(failing, make_pod("a"), status_input=StatusInput(blocked=[]), now=LATER)
 
@@ -399,13 +399,13 @@ def test_condition_names_failed_step_until_next_step_succeeds() -> None:
     assert get_condition_fields(draining, "Drained") == ("False", "Draining", NOW_TEXT)
 
 
-def set_drain(maintenance: Object, **drain: object) -> Object:
+def set_drain_spec(maintenance: Object, **drain: object) -> Object:
     """Return the maintenance with this `spec.drain`."""
     return {**maintenance, "spec": {**maintenance["spec"], "drain": drain}}
 
 
-def test_start_time_is_that_of_first_status_and_of_late_pod() -> None:
-    """Check that the status keeps the time of its first write, until a pod appears on the drained node."""
+def test_start_time_is_time_of_first_status_or_of_late_pod() -> None:
+    """Check that `startTime` is the time of the first status write, until a pod appears on the drained node."""
     running = apply_status_patch(make_maintenance(), make_pod("a"))
     drained = apply_status_patch(running, status_input=DRAINED_INPUT, now=LATER)
     resumed = apply_status_patch(drained, make_pod("late"), now=LATER)
@@ -415,10 +415,10 @@ def test_start_time_is_that_of_first_status_and_of_late_pod() -> None:
 
 
 def test_passed_deadline_is_reason_of_condition_until_drain_ends() -> None:
-    """Check that the condition Drained names the passed deadline, and that the phase stays Running until the end."""
+    """Check that the condition Drained has the reason of a passed deadline, and that the phase stays Running."""
     blocked = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
     begun = apply_status_patch(
-        set_drain(make_maintenance(), deadline="1m"), make_pod("a"), status_input=StatusInput(blocked=[blocked])
+        set_drain_spec(make_maintenance(), deadline="1m"), make_pod("a"), status_input=StatusInput(blocked=[blocked])
     )
     overdue = apply_status_patch(begun, make_pod("a"), now=LATER)
     drained = apply_status_patch(overdue, status_input=DRAINED_INPUT, now=LATER)
@@ -431,13 +431,13 @@ def test_passed_deadline_is_reason_of_condition_until_drain_ends() -> None:
     assert get_condition_fields(drained, "Drained")[1] == "Drained"
 
 
-def test_due_step_begins_only_for_overdue_drain_with_pods_on_cordoned_node() -> None:
-    """Check that only a tick's event begins a step, and only while pods are left on the cordoned and tainted node.
+def test_due_escalation_step_begins_only_with_pods_on_cordoned_node() -> None:
+    """Check that only `drain.overdue` begins an escalation step, and only with pods on a cordoned and tainted node.
 
-    An event about another step, such as an earlier one that was repeated later, begins none.
+    An event about another step, such as the redelivered event of an earlier step, begins no step.
     """
     steps = [{"after": "1m", "action": "Delete"}]
-    begun = apply_status_patch(set_drain(make_maintenance(), escalation=steps), make_pod("a"))
+    begun = apply_status_patch(set_drain_spec(make_maintenance(), escalation=steps), make_pod("a"))
     overdue, pods = StatusInput(due_step=steps[0]), [make_pod("a")]
     recorded = {"action": "Delete", "after": "1m", "time": format_time(LATER)}
     cases = (
@@ -458,13 +458,16 @@ def test_due_step_begins_only_for_overdue_drain_with_pods_on_cordoned_node() -> 
     assert m.get_condition(escalated, "Drained")["message"] == (
         f"1 pod left; step Delete of the escalation since {recorded['time']}"
     )
-    for without_step in (set_drain(escalated), apply_status_patch(escalated, status_input=DRAINED_INPUT, now=LATER)):
+    for without_step in (
+        set_drain_spec(escalated),
+        apply_status_patch(escalated, status_input=DRAINED_INPUT, now=LATER),
+    ):
         assert "escalation" not in apply_status_patch(without_step, make_pod("b"), now=LATER)["status"]
 
 
-def test_invalid_schedule_is_last_error() -> None:
-    """Check that `lastError` names an invalid field, unless another error is newer, and that the drain continues."""
-    maintenance = set_drain(make_maintenance(), deadline="soon")
+def test_invalid_drain_schedule_is_last_error() -> None:
+    """Check that `lastError` names an invalid field of the drain schedule unless there is a newer error."""
+    maintenance = set_drain_spec(make_maintenance(), deadline="soon")
 
     status = get_patched_status(maintenance, make_pod("a"))
     failing_status = get_patched_status(maintenance, make_pod("a"), status_input=StatusInput("nodes is forbidden"))
@@ -474,8 +477,8 @@ def test_invalid_schedule_is_last_error() -> None:
     assert "lastError" not in get_patched_status(maintenance, status_input=DRAINED_INPUT)
 
 
-def test_refused_deletion_of_terminating_pod_is_listed_instead_of_stuck_pod() -> None:
-    """Check that a terminating pod is listed once: with the refused deletion of the escalation, else as stuck."""
+def test_rejected_deletion_of_terminating_pod_is_listed_instead_of_stuck_pod() -> None:
+    """Check that a terminating pod is listed once, with the rejected deletion of the escalation if there is one."""
     pod = make_pod("a", deletionTimestamp="2026-01-01T00:00:00Z")
     items = [{"namespace": "ns", "name": name, "reason": "Escalation", "message": "m"} for name in ("a", "gone")]
 
@@ -486,7 +489,7 @@ def test_refused_deletion_of_terminating_pod_is_listed_instead_of_stuck_pod() ->
 
 
 def test_error_about_blocked_pods_is_cleared_if_pods_are_gone() -> None:
-    """NMO-13: the error of an event is not kept if none of the blocked pods that it is about is still on the node."""
+    """NMO-13: an event's error about blocked pods is dropped if none of these pods is still on the node."""
     blocked = {"namespace": "ns", "name": "gone", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
 
     status = get_patched_status(
@@ -497,7 +500,7 @@ def test_error_about_blocked_pods_is_cleared_if_pods_are_gone() -> None:
 
 
 def test_status_from_event_equals_status_from_cluster() -> None:
-    """NMO-10, NMO-12: the pods in an event give the same status as the same pods read from the cluster."""
+    """NMO-10, NMO-12: the pods in an event's snapshot give the same status as the same pods read from the cluster."""
     stuck_pod = make_pod("b", finalizers=("example.com/hold",))
     stuck_pod["metadata"]["deletionTimestamp"] = NOW_TEXT
     leaving = [make_pod("a"), stuck_pod]
@@ -513,7 +516,7 @@ def test_status_from_event_equals_status_from_cluster() -> None:
     "target_node", [None, make_node(), make_node(cordoned=True)], ids=["gone", "not cordoned", "not tainted"]
 )
 def test_node_without_cordon_or_taints_is_not_cordoned(target_node: Object | None) -> None:
-    """NMO-5: the condition Cordoned is True only with cordon and taints."""
+    """NMO-5: the condition Cordoned is True only if the node is cordoned and has the drain taints."""
     patch = build_status_patch(make_maintenance(), make_snapshot([make_pod("a")], target_node), StatusInput(), NOW)
 
     assert patch is not None
@@ -534,8 +537,8 @@ def test_maintenance_that_could_not_begin_fails() -> None:
     ]
 
 
-def test_wait_for_a_lease_is_not_a_failure() -> None:
-    """NMO-27a: while another tool holds the lease, the phase stays, and `lastError` names the holder."""
+def test_wait_for_node_lease_is_not_failure() -> None:
+    """NMO-27a: while another tool holds the node's lease, the phase is unchanged, and `lastError` names the holder."""
     status = get_patched_status(
         make_maintenance(counts=""), status_input=StatusInput("the lease is held by x", is_waiting=True)
     )
@@ -550,10 +553,10 @@ def test_wait_for_a_lease_is_not_a_failure() -> None:
     [(None, 1, 1), (2, None, 2), (2, 3, 3), (3, 0, None)],
     ids=["first", "not reported", "next", "renewed"],
 )
-def test_consecutive_failed_renewals_are_counted(
+def test_consecutive_failed_lease_renewals_are_counted(
     previous_errors: int | None, reported_errors: int | None, count: int | None
 ) -> None:
-    """NMO-27a: while `errorOnLeaseCount` counts failed renewals, the status keeps the error even in phase Succeeded."""
+    """NMO-27a: while `errorOnLeaseCount` is set, the status keeps the renewal error even in phase Succeeded."""
     maintenance = make_maintenance(
         {
             "phase": m.SUCCEEDED,
@@ -570,7 +573,7 @@ def test_consecutive_failed_renewals_are_counted(
 
 
 @pytest.mark.parametrize(("previous_errors", "reported_errors"), [(None, 2), (None, 4), (1, 4), (3, 1)])
-def test_late_renewal_error_is_ignored(previous_errors: int | None, reported_errors: int) -> None:
+def test_late_lease_renewal_error_is_ignored(previous_errors: int | None, reported_errors: int) -> None:
     """X-2: a late event with an unexpected number of failed renewals changes neither the count nor the error."""
     maintenance = make_maintenance({"phase": m.RUNNING, "errorOnLeaseCount": previous_errors})
 
@@ -584,10 +587,10 @@ def test_late_renewal_error_is_ignored(previous_errors: int | None, reported_err
 
 @pytest.mark.parametrize("phase", [m.RUNNING, m.SUCCEEDED])
 @pytest.mark.parametrize("is_waiting", [True, False])
-def test_begin_error_is_ignored_after_the_maintenance_has_begun(phase: str, is_waiting: bool) -> None:
-    """X-2: after the maintenance has begun, a late event about a failed begin changes nothing.
+def test_error_of_begin_is_ignored_after_maintenance_has_begun(phase: str, is_waiting: bool) -> None:
+    """X-2: after the maintenance has begun, a late event about an earlier failure of `begin` changes nothing.
 
-    A failed lease renewal still counts, because it also concerns a drained node.
+    A failed lease renewal still counts, because the node's lease must be renewed even after the drain.
     """
     maintenance, pods = make_maintenance({"phase": phase}), [make_pod()] if phase == m.RUNNING else []
 
@@ -601,7 +604,7 @@ def test_begin_error_is_ignored_after_the_maintenance_has_begun(phase: str, is_w
     )
 
 
-def test_fourth_failed_renewal_fails_the_maintenance_permanently() -> None:
+def test_fourth_failed_lease_renewal_fails_maintenance_permanently() -> None:
     """NMO-27a: after four failed renewals, the phase is Failed with the documented error, and the status is final."""
     blocked = [{"namespace": "ns", "name": "pod", "reason": "DisruptionBudget", "message": "m"}]
     after_third = apply_status_patch(
@@ -637,8 +640,8 @@ def test_fourth_failed_renewal_fails_the_maintenance_permanently() -> None:
         assert build_status_patch(after_fourth, make_snapshot([]), status_input, NOW) is None
 
 
-def test_maintenance_that_has_not_begun_or_is_deleted_gets_no_patch() -> None:
-    """X-2: nothing is written for a maintenance that has not begun and has no error, or that is being deleted."""
+def test_maintenance_that_has_not_begun_or_is_deleted_gets_no_status_patch() -> None:
+    """X-2: there is no patch for a maintenance that has not begun and has no error, or that is being deleted."""
     deleted = make_maintenance()
     deleted["metadata"]["deletionTimestamp"] = NOW_TEXT
 
@@ -646,8 +649,8 @@ def test_maintenance_that_has_not_begun_or_is_deleted_gets_no_patch() -> None:
     assert build_status_patch(deleted, make_snapshot([make_pod()]), StatusInput(error="x"), NOW) is None
 
 
-def test_deleted_maintenance_reports_only_the_restore_error() -> None:
-    """NMO-13: while the object is being deleted, the status reports once why the node could not be restored."""
+def test_deleted_maintenance_reports_only_restore_error() -> None:
+    """NMO-13: while a maintenance is being deleted, the status reports once why the node could not be restored."""
     deleted = make_maintenance()
     deleted["metadata"]["deletionTimestamp"] = NOW_TEXT
     status_input = StatusInput(error="forbidden", is_restore_error=True)
@@ -666,7 +669,7 @@ pending_name_sets = st.lists(st.sets(st.sampled_from("abcdefgh"), max_size=8), m
 
 @given(pending_name_sets, st.booleans())
 def test_status_invariants_hold_for_any_sequence(pod_name_sets: list[set[str]], is_drained: bool) -> None:
-    """NMO-10, NMO-11, NMO-12: progress only increases, counts are fixed, and Succeeded requires that no pod remains."""
+    """NMO-10, NMO-11, NMO-12: progress never decreases, counts are fixed, and Succeeded requires no pending pod."""
     maintenance, progress_before = make_maintenance(), 0
     for names in pod_name_sets:
         pods = [make_pod(name) for name in sorted(names)]
@@ -690,7 +693,7 @@ HUGE_TEXT = "ü" * 1_000_000
 
 
 def make_many_blocked_pods(count: int) -> tuple[list[Object], StatusInput]:
-    """Return many pods with the longest possible names, and an event that blocks all of them with long messages."""
+    """Return pods with names of maximum length, and a `StatusInput` that blocks all of them with long messages."""
     pods = [make_pod(f"{number:05}{LONGEST_NAME}"[:253], namespace=LONGEST_NAME[:63]) for number in range(count)]
     blocked = [
         {
@@ -705,7 +708,7 @@ def make_many_blocked_pods(count: int) -> tuple[list[Object], StatusInput]:
 
 @pytest.mark.parametrize(("count", "min_pending", "min_blocked"), [(250, 250, 200), (500, 500, 200), (3000, 600, 200)])
 def test_status_of_many_pods_fits_into_etcd(count: int, min_pending: int, min_blocked: int) -> None:
-    """NMO-12: long lists are truncated to the size limit, and the status reports how many entries are omitted."""
+    """NMO-12: long lists are truncated to the size limit, and the status states how many entries are omitted."""
     pods, status_input = make_many_blocked_pods(count)
 
     status = get_patched_status(make_maintenance(), *pods, status_input=status_input)
@@ -720,8 +723,8 @@ def test_status_of_many_pods_fits_into_etcd(count: int, min_pending: int, min_bl
     assert ("more than pendingPods lists" in message) is (len(status["pendingPods"]) < count)
 
 
-def test_long_error_is_truncated() -> None:
-    """NMO-13: a long error is truncated at its end, even before the maintenance begins."""
+def test_long_last_error_is_truncated() -> None:
+    """NMO-13: a long `lastError` is truncated at its end, even before the maintenance begins."""
     for maintenance in (make_maintenance(), make_maintenance(counts="")):
         error = get_patched_status(maintenance, make_pod("a"), status_input=StatusInput(error=HUGE_TEXT))["lastError"]
         assert error.startswith("üüü")

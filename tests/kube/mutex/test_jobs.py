@@ -1,4 +1,4 @@
-"""Tests for Job names, for the additions to a rule's Job template, and for Job outcomes."""
+"""Tests for the names, templates and outcomes of the Jobs of an upgrade run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_rule(name: str = "r", namespace: str = "ns", job_name: str = "example",
 
 @proves("MUT-41", "MUT-42")
 def test_job_name_is_reproducible_and_unique() -> None:
-    """Check that run, node, rule, kind and attempt determine the name, which has at most 63 characters."""
+    """Check that run, node, rule, kind and attempt determine a Job's name, which has at most 63 characters."""
     cases = [
         (make_rule(), MAIN, "run-1", "node-a", 1),
         (make_rule(), MAIN, "run-1", "node-a", 2),
@@ -42,23 +42,23 @@ def test_job_name_is_reproducible_and_unique() -> None:
 
 
 @proves("MUT-13")
-def test_rule_name_may_contain_dots() -> None:
-    """Check that a rule's name may contain dots: its label is unambiguous, because a namespace cannot contain dots."""
+def test_mutex_rule_name_may_contain_dots() -> None:
+    """Check that a MutexRule's name may contain dots; its label is unambiguous, since a namespace contains no dots."""
     assert build_rule_label(Reference("c", "a.b")) == "mutexrule.openshift-optional.skrzypek.io/a.b.c"
     assert find_rule_problem(make_rule("a.b", "c")) == ""
 
 
 @proves("MUT-12")
 @pytest.mark.parametrize(("length", "is_valid"), [(60, True), (61, False)])
-def test_rule_label_name_has_at_most_63_bytes(length: int, is_valid: bool) -> None:
-    """Check that the rule's name, the dot and the namespace together have at most 63 bytes."""
+def test_mutex_rule_label_has_at_most_63_bytes(length: int, is_valid: bool) -> None:
+    """Check that a MutexRule's label, which consists of its name, a dot and its namespace, has at most 63 bytes."""
     assert (find_rule_problem(make_rule("r" * length, "ns")) == "") is is_valid
 
 
 @proves("MUT-42")
 @pytest.mark.parametrize(("ttl_seconds", "expected_seconds"), [(None, None), (0, 60), (59, 60), (3600, 3600), (-1, -1)])
-def test_short_ttl_is_raised(ttl_seconds: int | None, expected_seconds: int | None) -> None:
-    """Check that a short TTL is raised, so that a crash creates no second Job; the server rejects a negative one."""
+def test_short_ttl_of_job_is_raised(ttl_seconds: int | None, expected_seconds: int | None) -> None:
+    """Check that a short TTL is raised, so that no second Job is created after a crash; a negative TTL is kept."""
     rule = make_rule()
     if ttl_seconds is not None:
         rule["spec"]["jobSpec"]["ttlSecondsAfterFinished"] = ttl_seconds
@@ -68,16 +68,16 @@ def test_short_ttl_is_raised(ttl_seconds: int | None, expected_seconds: int | No
     assert job["spec"].get("ttlSecondsAfterFinished") == expected_seconds
 
 
-def test_job_template_of_the_rule_is_not_changed() -> None:
-    """Check that a copy of the rule's Job template is changed, not the rule."""
+def test_job_template_of_rule_is_not_changed() -> None:
+    """Check that the product changes a copy of the rule's Job template, and not the rule."""
     rule = make_rule()
     jobs.build_job(rule, MAIN, "run-1", {"metadata": {"name": "n", "uid": "u"}}, 1)
     assert rule == make_rule()
 
 
 @proves("MUT-41")
-def test_affinity_uses_the_hostname_label() -> None:
-    """Check that the node's hostname label is used, which may differ from the node's name."""
+def test_job_affinity_uses_hostname_label() -> None:
+    """Check that a Job's affinity uses the node's hostname label, which may differ from the node's name."""
     node = {"metadata": {"name": "n", "uid": "u", "labels": {"kubernetes.io/hostname": "host"}}}
     assert "'host'" in str(jobs.build_job(make_rule(), MAIN, "run-1", node, 1)["spec"]["template"]["spec"]["affinity"])
 
@@ -97,7 +97,7 @@ BROKEN_PODS: tuple[Any, ...] = (
 
 
 @pytest.mark.parametrize("template", [None, [], "x", *({"spec": pod} for pod in BROKEN_PODS)])
-def test_malformed_template_is_passed_on_unchanged(template: Any) -> None:
+def test_malformed_job_template_is_passed_on_unchanged(template: Any) -> None:
     """Check that a malformed template is passed on unchanged, so that the API server rejects it with a message."""
     rule = make_rule(jobSpec={"template": template})
     job = jobs.build_job(rule, MAIN, "run-1", {"metadata": {"name": "n"}}, 1)
@@ -113,8 +113,8 @@ def test_malformed_template_is_passed_on_unchanged(template: Any) -> None:
 @pytest.mark.parametrize(
     "affinity", [None, {}, {"nodeAffinity": None}, {"nodeAffinity": {REQUIRED_AFFINITY_FIELD: None}}]
 )
-def test_empty_affinity_still_excludes_the_node(affinity: Any) -> None:
-    """Check that null is treated like a missing field, as the API server does."""
+def test_job_with_empty_affinity_still_excludes_node(affinity: Any) -> None:
+    """Check that a null field in the Job template's affinity is treated as missing, as by the API server."""
     rule = make_rule(jobSpec={"template": {"spec": {"containers": [], "affinity": affinity}}})
     built_affinity = jobs.build_job(rule, MAIN, "run-1", {"metadata": {"name": "n"}}, 1)["spec"]["template"]["spec"][
         "affinity"
@@ -148,7 +148,7 @@ def make_job_with_conditions(*conditions: tuple[str, str]) -> Object:
         (make_job_with_conditions(("FailureTarget", "True"), ("Failed", "True")), JobOutcome.FAILED),
     ],
 )
-def test_outcome_depends_on_complete_and_failed(job: Object | None, outcome: JobOutcome) -> None:
-    """Check that only the conditions Complete and Failed determine the outcome."""
+def test_job_outcome_depends_on_conditions_complete_and_failed(job: Object | None, outcome: JobOutcome) -> None:
+    """Check that only the conditions Complete and Failed determine the outcome of a Job."""
     assert jobs.get_outcome(job) is outcome
     assert jobs.format_failure(job)

@@ -1,4 +1,4 @@
-"""Tests for the membership of nodes in pools before, during and after an upgrade run."""
+"""Tests for the membership of nodes in MachineConfigPools before, during and after an upgrade run."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def make_node(name: str, **labels: str) -> Object:
 
 
 @proves("MUT-36", "MUT-37", "C24", "C25")
-def test_rule_labels_decide_between_target_and_canary() -> None:
-    """Check that a node with all rule labels belongs to the target, without them to the canary, else to no pool."""
+def test_rule_labels_decide_between_target_pool_and_canary_pool() -> None:
+    """Check that rule labels decide whether a node belongs to the target pool, to the canary pool or to no pool."""
     canary, target = (
         pools.build_canary_selector(CANARY_SELECTOR, RULE_LABELS),
         pools.build_gated_selector(TARGET_SELECTOR, RULE_LABELS),
@@ -48,8 +48,8 @@ def test_rule_labels_decide_between_target_and_canary() -> None:
 
 @proves("MUT-49")
 @pytest.mark.parametrize("original", [CANARY_SELECTOR, TARGET_SELECTOR, {"matchLabels": {WORKER_LABEL: ""}}])
-def test_rule_expressions_are_removed_without_a_record(original: Object) -> None:
-    """Check that a target gets its original selector back, and a canary the documented selector."""
+def test_rule_expressions_are_removed_from_pools_without_record(original: Object) -> None:
+    """Check that a target pool gets its original selector back, and the canary pool the documented selector."""
     assert pools.remove_rule_expressions(pools.build_gated_selector(original, RULE_LABELS)) == original
     assert pools.remove_rule_expressions(original) == original
     assert pools.remove_rule_expressions(pools.build_canary_selector(CANARY_SELECTOR, RULE_LABELS)) == CANARY_SELECTOR
@@ -57,8 +57,8 @@ def test_rule_expressions_are_removed_without_a_record(original: Object) -> None
 
 
 @proves("MUT-21")
-def test_members_match_labels_and_expressions() -> None:
-    """Check that members are sorted by pool and name, without duplicates; a pool without a selector has no members."""
+def test_pool_members_match_labels_and_expressions() -> None:
+    """Check that members are unique and sorted by pool and name, and that a pool without a selector has no members."""
     nodes = [make_node("c", x="1"), make_node("a", x="1"), make_node("b", x="2"), make_node("d")]
     first_pool = make_pool({"matchExpressions": [{"key": "x", "operator": "NotIn", "values": ["2"]}]})
     second_pool = make_pool({"matchLabels": {"x": "1"}})
@@ -74,8 +74,8 @@ def test_members_match_labels_and_expressions() -> None:
 
 
 @proves("MUT-34")
-def test_unchanged_pool_gets_no_patch() -> None:
-    """Check that there is no patch without a change; every other patch tests the resourceVersion that was read."""
+def test_unchanged_machine_config_pool_gets_no_patch() -> None:
+    """Check that an unchanged pool gets no patch, and that each patch tests the resourceVersion that was read."""
     assert pools.build_pause_patch(make_pool(paused=True), paused=True) == []
     assert pools.build_selector_patch(make_pool(CANARY_SELECTOR), CANARY_SELECTOR) == []
     assert pools.build_selector_patch(make_pool(CANARY_SELECTOR), None) == []
@@ -101,8 +101,8 @@ def test_unchanged_pool_gets_no_patch() -> None:
         (make_pool(CANARY_SELECTOR), ["q"], ""),
     ],
 )
-def test_canary_problem_is_reported(canary_pool: Object | None, targets: list[str], message_part: str) -> None:
-    """Check that each problem of a canary has a specific message."""
+def test_problem_of_canary_pool_is_reported(canary_pool: Object | None, targets: list[str], message_part: str) -> None:
+    """Check that each problem of a canary pool has a specific message."""
     problem = pools.find_canary_problem("p", canary_pool, targets, [make_node("a")])
     assert message_part in problem
     assert bool(message_part) is bool(problem)

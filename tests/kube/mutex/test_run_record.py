@@ -1,4 +1,4 @@
-"""Tests for deriving a run's stage from its record, for halting and resuming a run, and for the record's size."""
+"""Tests for the record of an upgrade run: deriving the run's stage, halting and resuming, and the record's size."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ UPGRADED_NODE = {**RELEASED_NODE, "upgradedAt": NOW_TEXT}
         (make_run(**EDITED_RECORD, failure={"message": "m"}), Stage.FAILED),
     ],
 )
-def test_stage_is_derived_from_the_record(run: Object, stage: Stage) -> None:
-    """Check that the stage is derived from the record, whose nodes are upgraded one after another."""
+def test_stage_of_run_is_derived_from_record(run: Object, stage: Stage) -> None:
+    """Check that the stage of a run is derived from its record, in which nodes are upgraded one after another."""
     assert run_record.compute_stage(run) is stage
 
 
 @proves("MUT-40", "MUT-46")
-def test_jobs_follow_the_rules_and_then_cleanup_jobs() -> None:
-    """Check that cleanup Jobs are due after the upgrade, and only for rules that define one."""
+def test_cleanup_jobs_are_due_after_upgrade() -> None:
+    """Check that cleanup Jobs are due after a node's upgrade, and only for rules that define a cleanup Job."""
     assert run_record.find_due_job(make_run()["status"]["record"], "n1", has_cleanup) == DueJob(MAIN, RULES[0])
     half_done = make_run({"jobs": make_completed_jobs(MAIN, RULES[0])})["status"]["record"]
     assert run_record.find_due_job(half_done, "n1", has_cleanup) == DueJob(MAIN, RULES[1])
@@ -113,7 +113,7 @@ def test_run_waits_for_created_cleanup_job_that_its_rule_no_longer_defines() -> 
 def test_run_is_resumed_by_spec_change_or_retry_annotation() -> None:
     """Check that a run is resumed only after a spec change or a new retry annotation.
 
-    The failed Job gets another attempt, and a released node gets more time.
+    The failed Job gets another attempt, and the upgrade's time limit of a released node starts again.
     """
     failure_change = run_record.build_failure_change(make_run(), "run-job", "m", node_name="n1", job_name="j", now=NOW)
     run = make_run(NODE_WITH_BEGUN_JOB, **EDITED_RECORD, **failure_change)
@@ -134,10 +134,10 @@ def test_run_is_resumed_by_spec_change_or_retry_annotation() -> None:
 @proves("MUT-42", "MUT-48")
 @pytest.mark.parametrize("node_record", [NODE_WITH_BEGUN_JOB, {}])
 @pytest.mark.parametrize("job_name", ["", "the Job", "another"])
-def test_only_the_failed_job_gets_another_attempt(node_record: Object, job_name: str) -> None:
+def test_only_failed_job_gets_another_attempt(node_record: Object, job_name: str) -> None:
     """Check that no new attempt starts if the failure names no Job, or a different one.
 
-    The Job may be recorded, or created and not recorded yet.
+    The Job may be recorded, or created but not recorded yet.
     """
     run = make_run(
         node_record,
@@ -148,11 +148,11 @@ def test_only_the_failed_job_gets_another_attempt(node_record: Object, job_name:
 
 
 @proves("MUT-40")
-def test_record_of_a_large_run_fits_into_etcd() -> None:
-    """Check that the Jobs of nodes that were done long ago are dropped from the record.
+def test_record_of_large_run_fits_into_etcd() -> None:
+    """Check that the Jobs of the nodes that were finished first are dropped from the record.
 
-    etcd cannot store ten Jobs for each of a thousand nodes. The nodes' order in the run decides, and not their names,
-    even though the API server returns maps sorted by key.
+    etcd cannot store ten Jobs for each of a thousand nodes. The order of the nodes in the run decides, and not their
+    names, by which the API server sorts the map.
     """
     rules = [Reference("openshift-upgrade-checks", f"rule-{number}-for-all-workers") for number in range(5)]
     keys = [format_job_key(kind, rule) for kind in (MAIN, CLEANUP) for rule in rules]
@@ -173,15 +173,15 @@ def test_record_of_a_large_run_fits_into_etcd() -> None:
     assert run_record.get_current_node(record) == ""
 
 
-def test_printer_columns_show_the_changed_record() -> None:
-    """Check that step, progress and Job are computed from the record after the change."""
+def test_printer_columns_show_changed_record() -> None:
+    """Check that the printer columns for step, progress and Job are computed from the changed record."""
     change = {"nodes": {"n1": {"jobs": {format_job_key(MAIN, RULES[0]): {"name": "a-1", "attempt": 1, "uid": "u"}}}}}
     printed_fields = run_record.build_printed_fields(make_run(**EDITED_RECORD), change, has_cleanup)
     assert printed_fields == {"step": "RunningJobs", "progress": "1 of 2: n1", "job": "a-1"}
 
 
-def test_transition_time_changes_only_with_the_status() -> None:
-    """Check that the transition time is kept while the status is unchanged, and an unchanged status gives no patch."""
+def test_transition_time_of_run_condition_changes_only_with_status() -> None:
+    """Check that a condition keeps its transition time with its status, and gets no patch if it is unchanged."""
     run = make_run()
     run["status"]["conditions"] = merge_conditions(run, [Condition("JobRun", True, "R", "one")], NOW)
     later = NOW.replace(year=2027)
@@ -192,8 +192,8 @@ def test_transition_time_changes_only_with_the_status() -> None:
 
 
 @proves("MUT-43", "MUT-44")
-def test_rule_labels_are_removed_only_from_nodes_of_the_run() -> None:
-    """Check that all rule labels are removed in one patch, and only from nodes of this run."""
+def test_rule_labels_are_removed_only_from_nodes_of_run() -> None:
+    """Check that all rule labels of a node are removed in one patch, and only from nodes of this run."""
     gate_labels = {build_rule_label(rule): "" for rule in RULES}
     node = {
         "metadata": {

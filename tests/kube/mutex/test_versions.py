@@ -1,4 +1,4 @@
-"""Tests for comparing versions as defined by semver.org."""
+"""Tests for comparing versions according to Semantic Versioning (semver.org)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ORDERED_VERSIONS = (
 
 
 @proves("MUT-31")
-def test_versions_are_in_order() -> None:
-    """Check that numbers are compared by value, and that pre-releases precede their release."""
+def test_versions_are_compared_by_number_and_pre_release() -> None:
+    """Check that version numbers are compared by value, and that pre-releases precede their release."""
     assert all(
         versions.is_older_version(older, newer) and not versions.is_older_version(newer, older)
         for older, newer in pairwise(ORDERED_VERSIONS)
@@ -60,9 +60,9 @@ COMPLETED_UPDATE = {"state": "Completed", "version": "4.16.4"}
         (make_cluster_version("4.17.0", [COMPLETED_UPDATE]), "4.17.0", True),
     ],
 )
-def test_desired_version_needs_an_updated_control_plane(
+def test_control_plane_is_updated_if_desired_version_is_completed(
     reported_cluster_version: Any, version: str, is_blocked: bool
 ) -> None:
-    """Check that the newest history entry must be Completed and have the desired version."""
+    """Check that the control plane is updated only if its newest history entry has Completed the desired version."""
     result = versions.parse_desired_version(reported_cluster_version)
     assert (result.version, bool(result.blocker)) == (version, is_blocked)

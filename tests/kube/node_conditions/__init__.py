@@ -1,1 +1,1 @@
-"""Tests for the rules of the lifecycle conditions on nodes."""
+"""Tests for the node conditions that describe a maintenance."""

@@ -1,4 +1,4 @@
-"""Tests for the lifecycle conditions that describe a node's maintenance, and for the patch that writes them."""
+"""Tests for the node conditions that describe a maintenance, and for the patch that writes them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KUBELET_CONDITION = {"type": "Ready", "status": "True", "reason": "KubeletReady"
 def build_node(
     *, closed: bool = True, drain_taint: str = MEDIK8S.drain_taint, label: str | None = None, uid: str = "node-uid"
 ) -> Object:
-    """Build a node with the kubelet's condition, cordoned and tainted if `closed` is set."""
+    """Build a node with a condition of the kubelet, which is cordoned and tainted if `closed` is set."""
     taints = [{"key": key, "effect": NO_SCHEDULE} for key in (UNSCHEDULABLE_TAINT, drain_taint)]
     spec = {"unschedulable": True, "taints": taints} if closed else {}
     labels = {"kubernetes.io/hostname": "n1"} | ({CONDITIONS_LABEL: label} if label is not None else {})
@@ -82,7 +82,7 @@ def apply_patch(node: Object, patch: Object) -> Object:
     }
 
 
-def get_statuses(node: Object) -> dict[str, str]:
+def get_condition_statuses(node: Object) -> dict[str, str]:
     """Return condition type → status for the conditions of the product."""
     return {item["type"]: item["status"] for item in node["status"]["conditions"] if item["type"] in CONDITION_TYPES}
 
@@ -100,13 +100,15 @@ def get_statuses(node: Object) -> dict[str, str]:
     ],
     ids=["waiting", "not cordoned", "other taint", "uncordoned after the drain", "no status", "running", "succeeded"],
 )
-def test_state_follows_from_node_and_maintenance(node: Object, maintenance: Object, expected: LifecycleState) -> None:
-    """Check that a drain is reported only on a cordoned and tainted node, and its end only if the status proves it."""
+def test_reported_state_depends_on_node_and_maintenance(
+    node: Object, maintenance: Object, expected: LifecycleState
+) -> None:
+    """Check that only a cordoned and tainted node is reported as draining, and as drained only after success."""
     assert classify_node(maintenance, node) == expected
 
 
-def test_status_that_reports_missing_cordon_is_not_drained() -> None:
-    """Check that a success is not reported while the status reports that the cordon or a taint is missing."""
+def test_node_with_reported_missing_cordon_is_not_drained() -> None:
+    """Check that a node is not reported as drained while the maintenance's status reports a missing cordon or taint."""
     maintenance = build_maintenance(phase=m.SUCCEEDED)
     maintenance["status"]["conditions"] = [{"type": "Cordoned", "status": "False"}]
 
@@ -114,7 +116,7 @@ def test_status_that_reports_missing_cordon_is_not_drained() -> None:
 
 
 def test_each_state_sets_all_conditions_without_contradiction() -> None:
-    """Check that no state reports both a drain and its end, or a maintenance as both planned and in progress."""
+    """Check that no state is both draining and drained, or has a maintenance that is both planned and in progress."""
     assert set(CONDITIONS_BY_STATE) == set(LifecycleState)
     for observations in CONDITIONS_BY_STATE.values():
         assert set(observations) == set(CONDITION_TYPES)
@@ -140,14 +142,14 @@ def test_each_state_sets_all_conditions_without_contradiction() -> None:
     ids=["none", "begun first", "older first", "deleted", "successor", "recreated node"],
 )
 def test_conditions_describe_one_maintenance(maintenances: list[Object], expected: str | None) -> None:
-    """Check that the maintenance that has begun takes precedence, and that an ended one does not count."""
+    """Check that the node's conditions describe the maintenance that has begun, and never one that has ended."""
     selected = select_maintenance(maintenances, build_node())
 
     assert (selected["metadata"]["name"] if selected else None) == expected
 
 
-def test_maintenance_that_lost_the_lease_has_no_conditions() -> None:
-    """NMO-27a: a maintenance that lost the node's lease only restores the node."""
+def test_maintenance_that_lost_lease_has_no_node_conditions() -> None:
+    """NMO-27a: a maintenance that lost the node's lease has no conditions, because it only restores the node."""
     maintenance = build_maintenance(phase=m.FAILED)
     maintenance["status"]["errorOnLeaseCount"] = m.MAX_LEASE_ERRORS + 1
 
@@ -155,7 +157,7 @@ def test_maintenance_that_lost_the_lease_has_no_conditions() -> None:
 
 
 def test_patch_writes_conditions_and_label_of_maintenance() -> None:
-    """Check that the patch contains the four conditions, the label and the resourceVersion, and no other field."""
+    """Check that the patch contains only the four conditions, the label and the resourceVersion."""
     patch = build_conditions_patch(build_node(), build_maintenance(), NOW)
 
     assert patch["metadata"] == {"resourceVersion": "7", "labels": {CONDITIONS_LABEL: "uid-first"}}
@@ -171,8 +173,8 @@ def test_patch_writes_conditions_and_label_of_maintenance() -> None:
     }
 
 
-def test_unchanged_conditions_need_no_patch() -> None:
-    """Design rule 2: if the node has the conditions, nothing is written, whatever the time."""
+def test_unchanged_node_conditions_need_no_patch() -> None:
+    """Design rule 2: if the node already has the conditions, there is no patch, whatever the current time."""
     node, maintenance = build_node(), build_maintenance()
 
     patched = apply_patch(node, build_conditions_patch(node, maintenance, NOW))
@@ -180,8 +182,8 @@ def test_unchanged_conditions_need_no_patch() -> None:
     assert build_conditions_patch(patched, maintenance, NOW + timedelta(hours=1)) == {}
 
 
-def test_transition_time_changes_only_with_status() -> None:
-    """Check that a changed message keeps the time of the condition's last transition, and a changed status does not."""
+def test_transition_time_of_node_condition_changes_only_with_status() -> None:
+    """Check that `lastTransitionTime` changes with a condition's status, but not with its message."""
     node, maintenance = build_node(), build_maintenance()
     earlier = apply_patch(node, build_conditions_patch(node, maintenance, NOW - timedelta(hours=1)))
     changed_maintenance = {**maintenance, "spec": {"nodeName": "n1", "reason": "new disk"}}
@@ -198,7 +200,7 @@ def test_transition_time_changes_only_with_status() -> None:
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_kubelet_condition_is_never_changed(closed: bool) -> None:
-    """Check that neither the conditions nor their removal change a condition of the kubelet."""
+    """Check that no patch that writes or removes conditions changes a condition of the kubelet."""
     node, maintenance = build_node(closed=closed), build_maintenance()
 
     patched = apply_patch(node, build_conditions_patch(node, maintenance, NOW))
@@ -211,7 +213,7 @@ def test_kubelet_condition_is_never_changed(closed: bool) -> None:
 
 
 def test_conditions_of_another_writer_stay_without_label() -> None:
-    """Check that conditions on a node without the label stay, because another client wrote them."""
+    """Check that conditions on a node without the product's label stay, because another client wrote them."""
     node = build_node()
     node["status"]["conditions"].append({"type": DRAINED, "status": "True", "reason": "KubectlDrainCompleted"})
 
@@ -219,7 +221,7 @@ def test_conditions_of_another_writer_stay_without_label() -> None:
 
 
 def test_condition_overwritten_by_another_writer_is_corrected() -> None:
-    """Check that only the overwritten condition is written again."""
+    """Check that only the condition that another client overwrote is written again."""
     node, maintenance = build_node(), build_maintenance()
     patched = apply_patch(node, build_conditions_patch(node, maintenance, NOW))
     for item in patched["status"]["conditions"]:
@@ -238,8 +240,8 @@ def test_label_without_conditions_is_removed() -> None:
     assert patch == {"metadata": {"resourceVersion": "7", "labels": {CONDITIONS_LABEL: None}}}
 
 
-def test_message_quotes_only_the_start_of_a_long_reason() -> None:
-    """Check that a reason of thousands of characters does not enlarge every node."""
+def test_condition_message_quotes_only_start_of_long_reason() -> None:
+    """Check that a condition's message truncates the maintenance's reason, which may have thousands of characters."""
     maintenance = build_maintenance()
     maintenance["spec"]["reason"] = "x" * 5000
 
@@ -248,8 +250,8 @@ def test_message_quotes_only_the_start_of_a_long_reason() -> None:
     assert all(len(item["message"]) < 300 for item in patch["status"]["conditions"])
 
 
-def test_trimmed_node_has_the_same_patch() -> None:
-    """Check that the fields kept during a tick suffice for the patch."""
+def test_trimmed_node_has_same_patch_of_conditions() -> None:
+    """Check that a trimmed node, as a tick keeps it in memory, gives the same patch as the complete node."""
     node, maintenance = build_node(label="an-earlier-uid"), build_maintenance()
 
     trimmed = trim_node_to_conditions(node)

@@ -1,1 +1,1 @@
-"""Tests for the rules of the notifications about blocked drains."""
+"""Tests for the announcements and notifications about blocked drains, on plain dicts."""

@@ -1,4 +1,4 @@
-"""Tests for the rules of the announcements: what is due, what is over, and what the Events record."""
+"""Tests for the announcements of blockages: which are due, which are over, and what their Events record."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ BUDGET_REFERENCE = {
 
 
 def make_blocked_maintenance(*entries: Object, **status: Any) -> Object:
-    """Return a maintenance whose status has these blocked pods, by default one."""
+    """Return a maintenance whose status has these blocked pods, by default a single pod."""
     return make_maintenance({"blockedPods": list(entries or [ENTRY]), **status})
 
 
@@ -64,15 +64,15 @@ def find_only_blockage(*entries: Object) -> Blockage:
     return blockage
 
 
-def make_recorded(record: AnnouncementRecord, recorded_at: datetime = NOW) -> AnnouncementRecord:
-    """Return the record as another process reads it from the record's Event."""
+def make_record_from_event(record: AnnouncementRecord, recorded_at: datetime = NOW) -> AnnouncementRecord:
+    """Return the announcement's record as another process reads it from the Event that contains it."""
     parsed = parse_record(build_record_event(record, "message", recorded_at))
     assert parsed is not None
     return parsed
 
 
-def test_fifteen_pods_under_one_budget_are_one_blockage() -> None:
-    """Check that the message for the owners names the budget, the number of pods, and the command that unblocks."""
+def test_fifteen_pods_of_one_pdb_are_one_blockage() -> None:
+    """Check that the message for the owners states the PDB, the number of pods, and the command that unblocks them."""
     blockage = find_only_blockage(*({**ENTRY, "name": f"web-{number}"} for number in range(15)))
 
     assert blockage.key == "DisruptionBudget shop/web"
@@ -84,8 +84,8 @@ def test_fifteen_pods_under_one_budget_are_one_blockage() -> None:
     )
 
 
-def test_groups_with_one_reason_and_several_messages_are_one_blockage() -> None:
-    """Check that a changing message of the API server does not cause a new announcement."""
+def test_pods_with_one_reason_and_several_messages_are_one_blockage() -> None:
+    """Check that a changed message of the API server does not cause another announcement."""
     refused = {"namespace": "shop", "reason": "Error", "since": ENTRY["since"]}
     entries = [{**refused, "name": f"web-{number}", "message": f"request {number}"} for number in range(3)]
 
@@ -129,16 +129,16 @@ DELETE_STEP = {"escalation": {**STEPS[1], "time": "2026-01-02T03:04:00Z"}}
     ],
     ids=["deadline", "passed deadline", "first step", "both", "last step", "invalid spec", "invalid start"],
 )
-def test_message_names_deadline_and_next_step(drain: Object, status: Object, expected: str) -> None:
-    """Check that owners read by when they must act: the deadline, and the time and effect of the next step, if any."""
+def test_announcement_states_deadline_and_next_escalation_step(drain: Object, status: Object, expected: str) -> None:
+    """Check that the message states the deadline, and the time and effect of the next escalation step, if any."""
     maintenance = make_blocked_maintenance(**{"startTime": "2026-01-02T02:18:00Z", **status})
     (blockage,) = find_blockages({**maintenance, "spec": {**maintenance["spec"], "drain": drain}})
 
     assert expected in describe_blockage(blockage, NOW)
 
 
-def test_message_names_no_step_that_does_not_delete_the_pods() -> None:
-    """Check that the message about pods that no step deletes names only the deadline."""
+def test_announcement_states_only_escalation_steps_that_delete_pods() -> None:
+    """Check that the message about pods that no escalation step deletes states only the deadline."""
     maintenance = make_blocked_maintenance({**ENTRY, "reason": "Force"}, startTime="2026-01-02T02:18:00Z")
     spec = {**maintenance["spec"], "drain": {"deadline": "1h", "escalation": STEPS}}
     (blockage,) = find_blockages({**maintenance, "spec": spec})
@@ -158,7 +158,7 @@ def test_message_names_no_step_that_does_not_delete_the_pods() -> None:
     ],
     ids=[*PROGRESSING_REASONS, "lease lost", "deleted"],
 )
-def test_progress_and_ended_maintenances_are_no_blockage(maintenance: Object) -> None:
+def test_drain_in_progress_and_ended_maintenance_have_no_blockage(maintenance: Object) -> None:
     assert find_blockages(maintenance) == []
 
 
@@ -177,8 +177,8 @@ def test_blockage_without_valid_time_is_never_overdue() -> None:
     assert not find_only_blockage({**ENTRY, "since": "soon"}).is_overdue(timedelta(0), NOW)
 
 
-def test_record_is_read_as_written() -> None:
-    """Check that the Event on the NodeMaintenance contains everything that the end of the blockage needs."""
+def test_announcement_record_is_read_as_written() -> None:
+    """Check that the Event on the NodeMaintenance contains all data for announcing the end of the blockage."""
     record = build_blocked_record(find_only_blockage(), [BUDGET_REFERENCE])
 
     event = build_record_event(record, "x" * 2000, NOW)
@@ -189,8 +189,8 @@ def test_record_is_read_as_written() -> None:
     assert len(event["message"]) < MAX_MESSAGE_CHARACTERS + 100
 
 
-def test_two_processes_write_record_of_same_name() -> None:
-    """Check that the name of a record does not depend on the process, the message or the time."""
+def test_two_processes_write_announcement_record_of_same_name() -> None:
+    """Check that the name of a record's Event does not depend on the process, the message or the time."""
     record = build_blocked_record(find_only_blockage(), [BUDGET_REFERENCE])
     names = {
         build_record_event(item, message, now)["metadata"]["name"]
@@ -208,30 +208,30 @@ def test_two_processes_write_record_of_same_name() -> None:
     ["{", "[]", "null", '{"node": "n"}', '{"node":"n","key":"k","since":"","objects":[1]}', "[" * 100_000],
     ids=["not JSON", "list", "null", "fields missing", "malformed object", "deep"],
 )
-def test_malformed_record_of_another_client_is_ignored(annotation: str) -> None:
+def test_malformed_announcement_record_of_another_client_is_ignored(annotation: str) -> None:
     event = build_record_event(build_blocked_record(find_only_blockage()), "message", NOW)
     event["metadata"]["annotations"] = {RECORD_ANNOTATION: annotation}
 
     assert parse_record(event) is None
 
 
-def test_events_of_other_writers_are_no_records() -> None:
+def test_kubernetes_events_of_other_writers_are_not_announcement_records() -> None:
     event = build_record_event(build_blocked_record(find_only_blockage()), "message", NOW)
 
     assert parse_record({**event, "reason": "BeginMaintenance"}) is None
     assert parse_record({**event, "metadata": {"name": "a"}}) is None
 
 
-def test_announcement_is_over_when_cause_has_disappeared() -> None:
-    """Check that the end of a blockage is announced once, on the same objects, and only if no pod is blocked by it."""
+def test_end_of_blockage_is_announced_when_cause_has_disappeared() -> None:
+    """Check that the end of a blockage is announced once, on the same objects, and only if it blocks no pod."""
     blockage = find_only_blockage()
-    record = make_recorded(build_blocked_record(blockage, [BUDGET_REFERENCE]))
+    record = make_record_from_event(build_blocked_record(blockage, [BUDGET_REFERENCE]))
     other_cause = find_only_blockage({**ENTRY, "budget": "other"})
 
     assert find_over(RecordLog([record]), [blockage]) == []
     (over,) = find_over(RecordLog([record]), [other_cause])
     assert (over.reason, over.blockage_id, over.objects) == (UNBLOCKED_REASON, record.blockage_id, record.objects)
-    assert find_over(RecordLog([record, make_recorded(over)]), []) == []
+    assert find_over(RecordLog([record, make_record_from_event(over)]), []) == []
     assert describe_end(over) == (
         'the drain of node "node-1" is no longer blocked by this cause: DisruptionBudget shop/web'
     )
@@ -240,10 +240,10 @@ def test_announcement_is_over_when_cause_has_disappeared() -> None:
     assert event["metadata"]["namespace"] == "shop"
 
 
-def test_open_blockage_is_not_announced_again() -> None:
-    """Check that a blockage is announced once while it lasts, even if its first pods have left meanwhile."""
+def test_blockage_is_announced_only_once_while_it_lasts() -> None:
+    """Check that a blockage is announced once while it lasts, even if the first blocked pods have terminated."""
     blockage = find_only_blockage()
-    log = RecordLog([make_recorded(build_blocked_record(blockage), NOW - timedelta(hours=1))])
+    log = RecordLog([make_record_from_event(build_blocked_record(blockage), NOW - timedelta(hours=1))])
     later = find_only_blockage({**ENTRY, "name": "web-2", "since": format_time(NOW)})
 
     assert not log.may_announce(blockage, NOW)
@@ -253,11 +253,11 @@ def test_open_blockage_is_not_announced_again() -> None:
 
 
 @pytest.mark.parametrize(("age", "may_announce"), [(REPEAT_DELAY, True), (REPEAT_DELAY - MINUTE, False)])
-def test_repeated_blockage_is_announced_at_limited_rate(age: timedelta, may_announce: bool) -> None:
-    """Check that a cause that blocks, ends and blocks again is announced again only after the delay."""
-    record = make_recorded(build_blocked_record(find_only_blockage()), NOW - age)
+def test_repeated_blockage_is_announced_only_after_repeat_delay(age: timedelta, may_announce: bool) -> None:
+    """Check that a repeated blockage with the same cause is announced only after `REPEAT_DELAY`."""
+    record = make_record_from_event(build_blocked_record(find_only_blockage()), NOW - age)
     (over,) = find_over(RecordLog([record]), [])
-    log = RecordLog([record, make_recorded(over)])
+    log = RecordLog([record, make_record_from_event(over)])
     again = find_only_blockage({**ENTRY, "since": format_time(NOW)})
 
     assert log.may_announce(again, NOW) is may_announce

@@ -1,4 +1,4 @@
-"""Tests for the rules of notifications: permitted addresses, signatures, and what is sent when."""
+"""Tests for notifications: permitted URLs, signatures, and which notifications are due."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ PERMITTED = parse_hosts("hooks.example.com, other.example:8443, http://receiver.
         ("https://", False),
     ],
 )
-def test_only_permitted_addresses_are_used(url: str, is_permitted: bool) -> None:
-    """Check that scheme, host and port must be permitted, and that no ambiguous address is used."""
+def test_only_permitted_notification_urls_are_used(url: str, is_permitted: bool) -> None:
+    """Check that a URL is used only if its scheme, host and port are permitted and it is not ambiguous."""
     problem = find_url_problem(url, PERMITTED)
 
     assert (problem == "") is is_permitted
@@ -73,7 +73,7 @@ def test_only_permitted_addresses_are_used(url: str, is_permitted: bool) -> None
         assert "remove the field" in problem
 
 
-def test_no_address_is_permitted_by_default() -> None:
+def test_no_notification_url_is_permitted_by_default() -> None:
     assert parse_hosts("") == parse_hosts(" , ") == frozenset()
     assert find_url_problem("https://hooks.example.com/secret", parse_hosts("")) == (
         "spec.notify.url: https://hooks.example.com:443 is not permitted: add it to NOTIFY_HOSTS of notify-owners, "
@@ -82,13 +82,13 @@ def test_no_address_is_permitted_by_default() -> None:
 
 
 @pytest.mark.parametrize("text", ["https://a", "a/b", "*.example.com", "a:b", "a b", "ftp://a", "a:123456"])
-def test_malformed_host_is_named(text: str) -> None:
+def test_error_names_malformed_permitted_host(text: str) -> None:
     with pytest.raises(ValueError, match="is not a host: write HOST, HOST:PORT, or http://HOST:PORT"):
         parse_hosts(f"good.example,{text}")
 
 
-def test_signature_equals_published_example() -> None:
-    """Check the signature with the example of the libraries of Standard Webhooks."""
+def test_notification_signature_equals_published_example() -> None:
+    """Check that the signature equals the example in the libraries of Standard Webhooks."""
     key = parse_key("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     now = datetime.fromtimestamp(1614265330, timezone.utc)
 
@@ -102,7 +102,7 @@ def test_signature_equals_published_example() -> None:
 @pytest.mark.parametrize(
     "text", ["MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_", "whsec_AAAA", "whsec_!", f"whsec_{'A' * 88}"]
 )
-def test_invalid_key_is_refused_without_quoting_it(text: str) -> None:
+def test_error_about_invalid_key_does_not_quote_key(text: str) -> None:
     with pytest.raises(
         ValueError, match=r"not a key: write whsec_ and the base64 form of 24 to 64 random bytes"
     ) as error:
@@ -114,7 +114,7 @@ def test_invalid_key_is_refused_without_quoting_it(text: str) -> None:
     ("notify", "url"),
     [({"url": "https://a"}, "https://a"), ({}, ""), (None, ""), ("https://a", ""), ({"url": None}, "")],
 )
-def test_url_is_read_from_spec(notify: object, url: str) -> None:
+def test_notification_url_is_read_from_spec(notify: object, url: str) -> None:
     maintenance = make_maintenance()
     maintenance["spec"]["notify"] = notify
 
@@ -122,7 +122,7 @@ def test_url_is_read_from_spec(notify: object, url: str) -> None:
 
 
 def make_sent(notification: Notification) -> AnnouncementRecord:
-    """Return the record that this notification was sent."""
+    """Return the record that states that this notification was sent."""
     return AnnouncementRecord(SENT_REASON, build_reference(notification.maintenance), "node-1", notification.id)
 
 
@@ -130,8 +130,8 @@ def find(maintenance: Object, log: RecordLog, now: datetime = NOW) -> list[Notif
     return find_notifications(maintenance, find_blockages(maintenance), log, now)
 
 
-def test_blockage_and_its_end_are_sent_once() -> None:
-    """Check what is sent from the announcement of a blockage to its end, each with its own id."""
+def test_beginning_and_end_of_blockage_are_notified_once() -> None:
+    """Check that the beginning and the end of a blockage are each notified once, with different ids."""
     blocked_maintenance = make_blocked_maintenance(*({**ENTRY, "name": f"web-{number}"} for number in range(30)))
     log = RecordLog()
     assert find(blocked_maintenance, log) == []
@@ -155,8 +155,8 @@ def test_blockage_and_its_end_are_sent_once() -> None:
     assert find(maintenance, log) == []
 
 
-def test_end_is_not_sent_without_beginning() -> None:
-    """Check that a receiver that was down during the whole blockage does not get only its end."""
+def test_end_of_blockage_is_not_notified_without_beginning() -> None:
+    """Check that the end of a blockage is not notified if the receiver got no notification of its beginning."""
     log = RecordLog([build_blocked_record(find_blockages(make_blocked_maintenance())[0])])
     log.add(find_over(log, [])[0])
 
@@ -164,7 +164,7 @@ def test_end_is_not_sent_without_beginning() -> None:
 
 
 @pytest.mark.parametrize("phase", [SUCCEEDED, FAILED])
-def test_end_of_drain_is_sent_once_and_only_while_recent(phase: str) -> None:
+def test_end_of_drain_is_notified_once_and_only_while_recent(phase: str) -> None:
     maintenance = make_ended_maintenance(phase)
     (ended,) = find(maintenance, RecordLog())
 
@@ -186,8 +186,8 @@ def make_ended_maintenance(phase: str, **condition: Any) -> Object:
     return make_maintenance({"phase": phase, "lastUpdate": format_time(NOW), "conditions": [drained]})
 
 
-def test_second_end_of_drain_has_another_id() -> None:
-    """Check that a drain that ends again, after a pod was added, is another fact."""
+def test_notification_of_second_end_of_drain_has_another_id() -> None:
+    """Check that a drain that ends again, after a pod was added, causes a notification with another id."""
     later = format_time(NOW + timedelta(minutes=1))
     first, second = (
         find(make_ended_maintenance(SUCCEEDED, lastTransitionTime=time), RecordLog())[0].id
@@ -197,8 +197,8 @@ def test_second_end_of_drain_has_another_id() -> None:
     assert first != second
 
 
-def test_second_failure_has_another_id() -> None:
-    """Check that the loss of the Lease is another fact than an earlier rejection, without a transition of Drained."""
+def test_notification_of_second_failure_has_another_id() -> None:
+    """Check that the loss of the Lease after an earlier rejection causes a notification with another id."""
     rejected = make_ended_maintenance(FAILED, status="False")
     lease_lost = {**rejected, "status": {**rejected["status"], "errorOnLeaseCount": MAX_LEASE_ERRORS + 1}}
     (first,), (second,) = (find(maintenance, RecordLog()) for maintenance in (rejected, lease_lost))

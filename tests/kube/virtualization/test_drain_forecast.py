@@ -66,10 +66,10 @@ ALWAYS_VM, MANUAL_VM = make_vm(runStrategy="Always"), make_vm(runStrategy="Manua
         (None, True, None, STOPS),
     ],
 )
-def test_effect_of_a_drain_is_forecast(
+def test_effect_of_drain_on_vmi_is_forecast(
     strategy: str | None, is_migratable: bool, owner_vm: Object | None, expected_effect: str
 ) -> None:
-    """Check the forecast of a drain's effect if this project migrates VMIs."""
+    """Check the forecast of a drain's effect on each VMI if the product migrates VMIs."""
     vmi = make_vmi(
         "x", strategy=strategy, conditions=[MIGRATABLE_CONDITION if is_migratable else UNMIGRATABLE_CONDITION]
     )
@@ -88,10 +88,10 @@ def test_effect_of_a_drain_is_forecast(
         (None, True, RESTARTS),
     ],
 )
-def test_effect_of_a_drain_is_forecast_for_kubevirt(
+def test_effect_of_drain_on_vmi_is_forecast_for_kubevirt(
     strategy: str | None, is_migratable: bool, expected_effect: str
 ) -> None:
-    """Check the forecast of a drain's effect if KubeVirt migrates VMIs; KubeVirt supports two more strategies."""
+    """Check the forecast of a drain's effect if KubeVirt migrates VMIs, which supports two more eviction strategies."""
     vmi = make_vmi(
         "x", strategy=strategy, conditions=[MIGRATABLE_CONDITION if is_migratable else UNMIGRATABLE_CONDITION]
     )
@@ -102,8 +102,8 @@ def test_effect_of_a_drain_is_forecast_for_kubevirt(
 @pytest.mark.parametrize(
     ("default_strategy", "expected_effect"), [("LiveMigrate", MOVES), ("External", BLOCKS), ("None", RESTARTS)]
 )
-def test_kubevirt_default_strategy_is_used(default_strategy: str, expected_effect: str) -> None:
-    """Check that KubeVirt's default strategy is used and reported for a VMI without its own."""
+def test_default_eviction_strategy_of_kubevirt_is_used(default_strategy: str, expected_effect: str) -> None:
+    """Check that a VMI without an eviction strategy has KubeVirt's default strategy, which the report contains."""
     kubevirt = {**KUBEVIRT, "spec": {"configuration": {"evictionStrategy": default_strategy}}}
     snapshot = VmiSnapshot(
         [make_owned_vmi("x", strategy=None), make_owned_vmi("y", strategy="None")],
@@ -116,8 +116,8 @@ def test_kubevirt_default_strategy_is_used(default_strategy: str, expected_effec
     assert (none_report["drain"], none_report["evictionStrategy"]) == (STOPS, "None")
 
 
-def test_unknown_run_strategy_is_explained() -> None:
-    """OSV-3: A run strategy that KubeVirt does not know is explained, and no known one is."""
+def test_unknown_run_strategy_is_explained_in_forecast() -> None:
+    """OSV-3: The forecast explains a run strategy only if KubeVirt does not know it."""
     known = ("Always", "Running", "RerunOnFailure", "Manual", "Halted", "Once", "WaitAsReceiver")
 
     assert [explain_unknown_strategy(make_vm(runStrategy=strategy), "node-1") for strategy in known] == [""] * 7
@@ -125,7 +125,7 @@ def test_unknown_run_strategy_is_explained() -> None:
     assert 'spec.runStrategy is "Sometimes"' in explain_unknown_strategy(make_vm(runStrategy="Sometimes"), "node-1")
 
 
-def test_run_strategy_is_read_from_the_owner() -> None:
+def test_run_strategy_is_read_from_owner_of_vmi() -> None:
     assert [get_run_strategy(None), get_run_strategy(make_vm()), get_run_strategy(make_vm(running=True))] == [
         "",
         "Halted",
@@ -135,7 +135,7 @@ def test_run_strategy_is_read_from_the_owner() -> None:
     assert get_owner_vm_key(make_owned_vmi("x")) == ("ns", "x")
 
 
-def test_virt_launcher_pod_is_recognized_by_its_owner() -> None:
+def test_virt_launcher_pod_is_recognized_by_its_owner_reference() -> None:
     pod: Object = {"metadata": {"namespace": "ns", "name": "p"}}
     assert get_launched_vmi_key(pod) is None
     pod["metadata"]["ownerReferences"] = [{"kind": "VirtualMachineInstance", "name": "x"}]
@@ -143,8 +143,8 @@ def test_virt_launcher_pod_is_recognized_by_its_owner() -> None:
 
 
 @proves("OSV-2")
-def test_report_has_strategies_condition_and_migration() -> None:
-    """Check that VMIs are reported sorted by name, with their strategies, condition and migration."""
+def test_vmi_report_has_strategies_condition_and_migration() -> None:
+    """Check that the report lists VMIs by name, with their strategies, condition LiveMigratable and migration."""
     state = {"migrationUid": "u-1", "sourceNode": "a", "targetNode": "b"}
     migrating_vmi, unmigratable_vmi = (
         make_owned_vmi("x", migrationState=state),
@@ -179,15 +179,15 @@ def test_report_has_strategies_condition_and_migration() -> None:
     assert second_report["migration"] == {"name": "m-2", "target": "b", "phase": "Running"}
 
 
-def test_report_of_a_new_migration_has_no_target_of_the_previous_one() -> None:
-    """Check that the previous migration's target node, which the VMI's status still contains, is ignored."""
+def test_report_of_new_migration_has_no_target_node_of_previous_migration() -> None:
+    """Check that a new migration is reported without the previous migration's target node in the VMI's status."""
     state = {"migrationUid": "u-0", "sourceNode": "c", "targetNode": "a"}
     new_migration = {"metadata": {"namespace": "ns", "name": "m-2", "uid": "u-1"}, "spec": {"vmiName": "x"}}
     (report,) = build_vmi_reports(VmiSnapshot([make_vmi("x", migrationState=state)], migrations=[new_migration]))
     assert report["migration"] == {"name": "m-2", "target": "", "phase": "Pending"}
 
 
-def test_migration_of_an_earlier_vmi_is_not_reported() -> None:
+def test_migration_of_earlier_vmi_with_same_name_is_not_reported() -> None:
     """Check that the VMI's failed migration is reported, not an unfinished migration of an earlier VMI of that name."""
     vmi, earlier_migration, own_migration = (
         make_vmi("x"),
@@ -206,8 +206,8 @@ def test_migration_of_an_earlier_vmi_is_not_reported() -> None:
 
 
 @proves("OSV-3")
-def test_warnings_name_the_affected_vms() -> None:
-    """Check that there is one warning per effect, with the first names; VMIs that migrate cause no warning."""
+def test_drain_warnings_name_affected_vms() -> None:
+    """Check that each effect causes one warning that names the first VMs, and that migrating VMIs cause no warning."""
     unmigratable_vmi = make_vmi("stuck", conditions=[UNMIGRATABLE_CONDITION])
     manual_vmi = make_owned_vmi("manual", strategy=None)
     vmis_without_strategy = [make_owned_vmi(f"plain-{number}", strategy=None) for number in range(5)]
@@ -234,8 +234,8 @@ def test_warnings_name_the_affected_vms() -> None:
 
 
 @proves("DRN-10", "C3")
-def test_taint_mismatch_is_explained_before_the_drain() -> None:
-    """Check that a taint mismatch is reported only if a VMI would migrate; this project itself supports both taints."""
+def test_unsupported_taint_is_reported_before_drain() -> None:
+    """Check that a taint that KubeVirt does not support is reported only if KubeVirt would migrate a VMI."""
     reports, default_taint = build_vmi_reports(VmiSnapshot([make_vmi("live")], kubevirt=KUBEVIRT)), "kubevirt.io/drain"
     assert reports[0]["why"] == f"to another node, without interruption, once the node has the taint {default_taint}"
     assert explain_taint_mismatch(KUBEVIRT, reports, "medik8s.io/drain") == (

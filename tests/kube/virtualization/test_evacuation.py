@@ -1,4 +1,4 @@
-"""Tests for choosing the next VMI to migrate, and for the reasons why the other VMIs on a drained node wait."""
+"""Tests for selecting the VMIs to migrate from a drained node, and for the reasons why the other VMIs wait."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def get_reasons(plan: EvacuationPlan) -> dict[str, str]:
     ],
     ids=["on other node", "no strategy", "strategy None", "feature gate as strategy", "ended"],
 )
-def test_vmi_that_does_not_migrate_waits_for_nothing(vmi: Object) -> None:
-    """Check that VMIs that do not migrate wait for nothing: their pods are evicted, or they are not on the node."""
+def test_vmi_that_does_not_block_drain_has_no_reason_to_wait(vmi: Object) -> None:
+    """Check that a VMI gets no reason to wait if its pod can be evicted, or if it is not on a drained node."""
     assert plan_for_node_a([vmi]) == EvacuationPlan()
 
 
 @proves("DRN-9", "OSV-2")
-def test_vmi_that_does_not_run_is_reported_with_the_remedy() -> None:
-    """Check that the reason why the VMI cannot migrate is reported, because its protected pod blocks the drain."""
+def test_vmi_that_does_not_run_is_reported_with_remedy() -> None:
+    """Check that the reason why a VMI that does not run cannot migrate is reported, since it blocks the drain."""
     (wait,) = plan_for_node_a([make_vmi("x", phase="Scheduling")]).waits.values()
     assert wait.reason == "NotMigratable"
     assert wait.message == (
@@ -68,16 +68,16 @@ def test_vmi_that_does_not_run_is_reported_with_the_remedy() -> None:
     )
 
 
-def test_migrations_of_deleted_vmis_use_no_slot() -> None:
-    """Check that deleted VMIs' migrations are ignored; they never end if the component that runs migrations is down."""
+def test_migrations_of_deleted_vmis_use_no_migration_slot() -> None:
+    """Check that migrations of deleted VMIs use no slot, since they never end if KubeVirt's controller is down."""
     orphaned_migrations = [make_migration(f"m-{number}", f"gone-{number}", "Pending") for number in range(5)]
     assert list(plan_for_node_a([make_vmi("x")], orphaned_migrations).due_migrations) == ["evacuation-u-x-1"]
 
 
-def test_migration_of_an_earlier_vmi_is_ignored() -> None:
-    """Check that a migration older than the VMI is ignored: it belongs to an earlier VMI of the same name.
+def test_migration_that_is_older_than_vmi_is_ignored() -> None:
+    """Check that a migration that is older than the VMI is ignored, because it belongs to an earlier VMI.
 
-    Such a migration may never end, and must not hide the current VMI's migration.
+    A migration of an earlier VMI with the same name may never end, and must not hide the current VMI's migration.
     """
     vmi, earlier_migration, own_migration = (
         make_vmi("x"),
@@ -92,8 +92,8 @@ def test_migration_of_an_earlier_vmi_is_ignored() -> None:
         assert (plan.due_migrations, plan.waits["ns", "x"].message) == ({}, "migration evacuation-u-x-1 is Running")
 
 
-def test_failure_time_in_the_future_is_ignored() -> None:
-    """Check that the migration's creation time, set by the API server, is used if its end time is in the future."""
+def test_failure_time_of_migration_in_future_is_ignored() -> None:
+    """Check that the backoff starts at a failed migration's creation if its end time is in the future."""
     failed = make_migration("evacuation-u-x-1", "x", "Failed", NOW + timedelta(days=400))
     failed["metadata"]["creationTimestamp"] = format_time(NOW - timedelta(minutes=1))
     assert list(plan_for_node_a([make_vmi("x")], [failed]).due_migrations) == ["evacuation-u-x-2"]
@@ -102,15 +102,15 @@ def test_failure_time_in_the_future_is_ignored() -> None:
 @pytest.mark.parametrize(
     ("suffix", "vmi_name", "namespace"), [("1", "x", "other"), ("1", "y", "ns"), ("9" * 205, "x", "ns")]
 )
-def test_migration_with_a_similar_name_is_ignored(suffix: str, vmi_name: str, namespace: str) -> None:
-    """Check that a similar name of another VMI or namespace, or with a number too large to be ours, is ignored."""
+def test_migration_with_similar_name_is_ignored(suffix: str, vmi_name: str, namespace: str) -> None:
+    """Check that a migration of another VMI or namespace, or with too large a number, is ignored despite its name."""
     similar_migration = make_migration(f"evacuation-u-x-{suffix}", vmi_name, "Failed")
     similar_migration["metadata"]["namespace"] = namespace
     assert list(plan_for_node_a([make_vmi("x")], [similar_migration]).due_migrations) == ["evacuation-u-x-1"]
 
 
-def test_refused_migration_waits_and_is_then_tried_last() -> None:
-    """Check that a refused migration is reported during its backoff, and then tried after all other VMIs."""
+def test_rejected_migration_backs_off_and_is_then_retried_last() -> None:
+    """Check that a rejected migration is reported during its backoff, and is then retried after all other VMIs."""
     vmis = [make_vmi("a"), make_vmi("b"), make_vmi("c")]
     retry_time, past_retry_time = NOW + timedelta(seconds=10), NOW - timedelta(seconds=1)
     plan_in_backoff = plan_for_node_a(vmis, refusals={"evacuation-u-a-1": MigrationRefusal(1, retry_time, "quota")})
@@ -128,8 +128,8 @@ def test_refused_migration_waits_and_is_then_tried_last() -> None:
 
 
 @proves("DRN-8", "OSV-2")
-def test_due_migration_has_a_reproducible_name() -> None:
-    """Check that a migration's name has the VMI's uid and a number, so that two passes create it only once."""
+def test_due_migration_has_reproducible_name() -> None:
+    """Check that a migration's name contains the VMI's uid and a number, so that two passes create it only once."""
     plan = plan_for_node_a([make_vmi("x")])
 
     assert list(plan.due_migrations) == ["evacuation-u-x-1"]
@@ -138,8 +138,8 @@ def test_due_migration_has_a_reproducible_name() -> None:
 
 
 @proves("DRN-8")
-def test_unfinished_migration_prevents_a_second_migration() -> None:
-    """Check that the VMI waits for any client's unfinished migration, and that the migration's target is reported."""
+def test_unfinished_migration_prevents_second_migration() -> None:
+    """Check that a VMI waits for the unfinished migration of any client, and that the reason names the target node."""
     vmi = make_vmi("x", migrationState={"migrationUid": "u-by-hand", "targetNode": "b"})
     plan = plan_for_node_a([vmi], [make_migration("by-hand", "x")])
 
@@ -155,8 +155,8 @@ def test_unfinished_migration_prevents_a_second_migration() -> None:
     [([UNMIGRATABLE_CONDITION], "PVC disk is not shared"), ([], "it has no condition LiveMigratable yet")],
     ids=["with request", "without request"],
 )
-def test_unmigratable_vmi_is_reported_with_the_remedy(conditions: list[Object], message: str) -> None:
-    """Check that the condition and the remedy are reported in one sentence."""
+def test_unmigratable_vmi_is_reported_with_remedy(conditions: list[Object], message: str) -> None:
+    """Check that the condition and the remedy of a VMI that cannot migrate are reported in one sentence."""
     plan = plan_for_node_a([make_vmi("x", conditions=conditions)])
 
     assert plan.due_migrations == {}
@@ -173,8 +173,8 @@ def test_unmigratable_vmi_is_reported_with_the_remedy(conditions: list[Object], 
         (MigrationSlots(3, 3), 3, "3 of 3 concurrent migrations run in the cluster"),
     ],
 )
-def test_slots_limit_concurrent_migrations(slots: MigrationSlots, due_count: int, message: str) -> None:
-    """Check that the limits per cluster and node are respected, and that a waiting VMI's message names the limit."""
+def test_migration_slots_limit_concurrent_migrations(slots: MigrationSlots, due_count: int, message: str) -> None:
+    """Check that migrations respect the limits per cluster and node, and that a waiting VMI's message names one."""
     plan = plan_for_node_a([make_vmi(f"x{number}") for number in range(4)], slots=slots)
 
     assert len(plan.due_migrations) == due_count
@@ -182,8 +182,8 @@ def test_slots_limit_concurrent_migrations(slots: MigrationSlots, due_count: int
 
 
 @proves("DRN-8")
-def test_migrations_from_other_nodes_use_cluster_slots() -> None:
-    """Check that migrations from other nodes count against the cluster's limit: five of them leave no slot."""
+def test_migrations_from_other_nodes_count_toward_cluster_limit() -> None:
+    """Check that migrations from other nodes count toward the cluster's limit of five migration slots."""
     other_vmis = [make_vmi(f"o{number}", node="b") for number in range(5)]
     running_migrations = [make_migration(f"m{number}", f"o{number}") for number in range(5)]
 
@@ -202,7 +202,7 @@ CLAIMS = {"evacuation-u-z-1": MigrationClaim("event-1", "a", NOW + CLAIM_DURATIO
 
 
 @proves("DRN-8", "X-2")
-def test_claim_is_continued_only_by_its_attempt() -> None:
+def test_claim_is_continued_only_by_redelivered_event() -> None:
     """Check that only a redelivery of the same event continues a claim; other events do not use its slot or VMI."""
     own_plan = plan_for_node_a(
         [make_vmi("x"), make_vmi("z")], claims=CLAIMS, slots=MigrationSlots(1, 1), attempt_id="event-1"
@@ -221,8 +221,8 @@ def test_claim_is_continued_only_by_its_attempt() -> None:
 @pytest.mark.parametrize(
     "other_vmis", [[], [make_vmi("z", conditions=[UNMIGRATABLE_CONDITION])], [make_vmi("z", node="b")]], ids=len
 )
-def test_claim_keeps_its_slot_even_if_its_vmi_is_missing(other_vmis: list[Object]) -> None:
-    """Check that the slot is kept: the attempt that claimed it may still create the migration from an older read."""
+def test_claim_keeps_migration_slot_if_vmi_is_missing(other_vmis: list[Object]) -> None:
+    """Check that a claim keeps its slot if its VMI is missing, because its attempt may still create the migration."""
     plan = plan_for_node_a([make_vmi("x"), *other_vmis], claims=CLAIMS, slots=MigrationSlots(5, 1))
 
     assert plan.due_migrations == {}
@@ -230,8 +230,8 @@ def test_claim_keeps_its_slot_even_if_its_vmi_is_missing(other_vmis: list[Object
 
 
 @proves("DRN-8")
-def test_expired_claim_frees_its_slot() -> None:
-    """Check that an expired claim's slot is free, because its attempt no longer creates a migration."""
+def test_expired_claim_frees_migration_slot() -> None:
+    """Check that the slot of an expired claim is free, because its attempt no longer creates a migration."""
     plan = plan_for_node_a([make_vmi("z")], claims=CLAIMS, now=NOW + CLAIM_DURATION, attempt_id="event-2")
 
     assert (list(plan.due_migrations), plan.held_claims) == (["evacuation-u-z-1"], {})
@@ -239,7 +239,7 @@ def test_expired_claim_frees_its_slot() -> None:
 
 @proves("DRN-8")
 def test_created_migration_is_counted_once() -> None:
-    """Check that a created migration counts as running, and not also as claimed."""
+    """Check that a created migration counts as a running migration, and not in addition as a claim."""
     plan = plan_for_node_a(
         [make_vmi("z"), make_vmi("x")],
         [make_migration("evacuation-u-z-1", "z")],
@@ -252,8 +252,8 @@ def test_created_migration_is_counted_once() -> None:
 
 @proves("DRN-9")
 @pytest.mark.parametrize(("failure_count", "backoff_seconds"), [(1, 10), (2, 20), (3, 40), (9, 300)])
-def test_failed_migration_is_retried_after_a_growing_backoff(failure_count: int, backoff_seconds: int) -> None:
-    """Check that the backoff doubles after each failure, up to five minutes, and that the retry time is reported."""
+def test_failed_migration_is_retried_after_growing_backoff(failure_count: int, backoff_seconds: int) -> None:
+    """Check that a migration's backoff doubles after each failure up to five minutes; the retry time is reported."""
     failed = [make_migration(f"evacuation-u-x-{number}", "x", "Failed") for number in range(1, failure_count + 1)]
     before_retry, at_retry = NOW + timedelta(seconds=backoff_seconds - 1), NOW + timedelta(seconds=backoff_seconds)
 
@@ -266,8 +266,8 @@ def test_failed_migration_is_retried_after_a_growing_backoff(failure_count: int,
 
 
 @proves("DRN-9")
-def test_migration_failures_before_a_success_do_not_count() -> None:
-    """Check that only failures after the last successful migration count; older ones belong to an earlier drain."""
+def test_migration_failures_before_success_do_not_count() -> None:
+    """Check that only failures after the last successful migration count, since older ones belong to earlier drains."""
     phases = ("Failed", "Failed", "Failed", "Succeeded", "Failed")
     migrations = [make_migration(f"evacuation-u-x-{number}", "x", phase) for number, phase in enumerate(phases, 1)]
     before_retry, at_retry = NOW + timedelta(seconds=9), NOW + timedelta(seconds=10)
@@ -291,7 +291,7 @@ class IterationCountingList(list[Object]):
 
 
 def test_migrations_are_iterated_once_for_any_number_of_vmis() -> None:
-    """Check that more VMIs cause no more iterations over the migrations; a VMI may have hundreds of failures a day."""
+    """Check that the migrations, of which a VMI may cause hundreds a day, are iterated once for any number of VMIs."""
     migrations_for_few_vmis, migrations_for_many_vmis = (
         IterationCountingList([make_migration(f"evacuation-u-x0-{number}", "x0", "Failed") for number in (1, 2)])
         for _ in range(2)
@@ -302,7 +302,7 @@ def test_migrations_are_iterated_once_for_any_number_of_vmis() -> None:
 
 
 def test_newest_finished_migrations_are_kept() -> None:
-    """Check that the six newest finished migrations are kept, because six failures give the longest backoff.
+    """Check that the six newest finished migrations are kept, because six failures cause the longest backoff.
 
     Running migrations, and migrations that other clients created, are never deleted.
     """
@@ -332,7 +332,7 @@ def test_newest_finished_migrations_are_kept() -> None:
     assert plan_for_node_a([make_vmi("x")], kept_migrations, now=NOW + timedelta(seconds=299)).due_migrations == {}
 
 
-def test_migrations_of_another_uid_are_not_counted() -> None:
+def test_migrations_with_other_uid_are_not_counted() -> None:
     """Check that the number in the next migration's name depends only on migrations named after the VMI's uid."""
     earlier_migration = make_migration("evacuation-u-other-7", "x", "Failed")
 
@@ -340,14 +340,14 @@ def test_migrations_of_another_uid_are_not_counted() -> None:
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5", "9999999999"])
-def test_invalid_limit_raises_value_error(value: str) -> None:
-    """Check that the error for an invalid limit names the environment variable."""
+def test_invalid_migration_limit_raises_value_error(value: str) -> None:
+    """Check that the error about an invalid migration limit names the environment variable."""
     with pytest.raises(ValueError, match="MIGRATIONS_PER_NODE"):
         MigrationSlots.from_environment({"MIGRATIONS_PER_NODE": value})
 
 
-def test_limits_are_read_from_the_environment() -> None:
-    """Check that the limits are read from the environment, and that the defaults are KubeVirt's limits."""
+def test_migration_limits_are_read_from_environment() -> None:
+    """Check that migration limits are read from the environment, and that the defaults are KubeVirt's limits."""
     assert MigrationSlots.from_environment({}) == MigrationSlots(5, 2)
     assert MigrationSlots.from_environment(
         {"MIGRATIONS_PER_CLUSTER": "9", "MIGRATIONS_PER_NODE": "3"}
@@ -370,7 +370,7 @@ def test_either_drain_taint_requests_migration(taint: Object, is_drained_node: b
 
 
 @proves("DRN-8")
-def test_migration_counts_for_its_source_node_until_it_finishes() -> None:
+def test_migration_counts_for_source_node_until_it_finishes() -> None:
     """Check that a migration counts for its source node, even if the VMI is already on the target node."""
     migration = make_migration("one", "m")
     migration["status"]["migrationState"]["sourceNode"] = "a"

@@ -1,4 +1,4 @@
-"""Tests for what a VMI on a drained node waits for if KubeVirt itself migrates it."""
+"""Tests for the reason why a VMI on a drained node waits if KubeVirt migrates VMIs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,14 @@ def make_kubevirt(taint_key: str = "", default_strategy: str = "") -> Object:
 
 
 def make_drained_nodes(*node_taint_keys: str) -> Mapping[str, Node]:
-    """Return node a, which has taints with these keys, as the only drained node."""
+    """Return a single drained node "a" that has taints with these keys."""
     return {"a": make_node(*((key, "", "NoSchedule") for key in node_taint_keys))}
 
 
-def get_wait(vmi: Object, *migrations: Object, nodes: Mapping[str, Node] | None = None, taint_key: str = "") -> Wait:
-    """Return what the given VMI waits for."""
+def get_wait_of_vmi(
+    vmi: Object, *migrations: Object, nodes: Mapping[str, Node] | None = None, taint_key: str = ""
+) -> Wait:
+    """Return the `Wait` of the VMI, which states the reason why it waits."""
     (wait,) = find_waits(
         [vmi], list(migrations), nodes or make_drained_nodes(KUBEVIRT_TAINT_KEY), make_kubevirt(taint_key)
     ).values()
@@ -55,8 +57,8 @@ def get_wait(vmi: Object, *migrations: Object, nodes: Mapping[str, Node] | None 
     ],
     ids=["on other node", "no strategy", "strategy None", "not possible", "ended"],
 )
-def test_unprotected_vmi_waits_for_nothing(vmi: Object) -> None:
-    """Check that VMIs that KubeVirt does not migrate wait for nothing."""
+def test_vmi_that_kubevirt_does_not_migrate_has_no_reason_to_wait(vmi: Object) -> None:
+    """Check that a VMI that KubeVirt does not migrate has no reason to wait."""
     assert find_waits([vmi], [], make_drained_nodes(KUBEVIRT_TAINT_KEY), make_kubevirt()) == {}
 
 
@@ -71,11 +73,11 @@ def test_unprotected_vmi_waits_for_nothing(vmi: Object) -> None:
         ((KUBEVIRT_TAINT_KEY,), MEDIK8S_TAINT_KEY, KUBEVIRT_TAINT_KEY),
     ],
 )
-def test_unsupported_taint_is_reported_with_the_remedy(
+def test_unsupported_taint_is_reported_with_remedy(
     node_taint_keys: tuple[str, ...], kubevirt_taint_key: str, reported_key: str
 ) -> None:
-    """Check that the message names the field to set if the node does not have the taint key that KubeVirt supports."""
-    wait = get_wait(make_vmi("x"), nodes=make_drained_nodes(*node_taint_keys), taint_key=kubevirt_taint_key)
+    """Check that the message names the field to set if KubeVirt does not support the taint key of the drained node."""
+    wait = get_wait_of_vmi(make_vmi("x"), nodes=make_drained_nodes(*node_taint_keys), taint_key=kubevirt_taint_key)
 
     if reported_key:
         assert (wait.node, wait.reason) == ("a", "WaitsForKubeVirt")
@@ -92,8 +94,8 @@ def test_unsupported_taint_is_reported_with_the_remedy(
     ("strategy", "default_strategy"),
     [("LiveMigrateIfPossible", ""), (None, "LiveMigrate"), (None, "LiveMigrateIfPossible")],
 )
-def test_protected_vmi_waits_for_kubevirt(strategy: str | None, default_strategy: str) -> None:
-    """Check that a VMI waits for KubeVirt if its own or KubeVirt's default strategy makes KubeVirt migrate it."""
+def test_vmi_that_kubevirt_migrates_waits_for_kubevirt(strategy: str | None, default_strategy: str) -> None:
+    """Check that a VMI waits for KubeVirt if its own or the default eviction strategy makes KubeVirt migrate it."""
     kubevirt, vmi = make_kubevirt(default_strategy=default_strategy), make_vmi("x", strategy=strategy)
 
     assert find_waits([vmi], [], make_drained_nodes(KUBEVIRT_TAINT_KEY), kubevirt) == {("ns", "x"): WAIT_FOR_MIGRATION}
@@ -105,15 +107,15 @@ def test_protected_vmi_waits_for_kubevirt(strategy: str | None, default_strategy
 
 @proves("DRN-10", "C14")
 @pytest.mark.parametrize("taint", [KUBEVIRT_TAINT_KEY, MEDIK8S_TAINT_KEY])
-def test_external_strategy_waits_for_an_eviction_request(taint: str) -> None:
-    """Check that the VMI waits for an eviction request, which alone makes KubeVirt notify the external controller.
+def test_vmi_with_strategy_external_waits_for_eviction_request(taint: str) -> None:
+    """Check that a VMI with the strategy External waits for an eviction request, which notifies its controller.
 
-    The VMI's condition LiveMigratable does not matter, because that controller decides how it moves the VMI.
+    The VMI's condition LiveMigratable does not matter, because the external controller decides how it moves the VMI.
     """
-    wait_before_request = get_wait(
+    wait_before_request = get_wait_of_vmi(
         make_vmi("x", strategy="External", conditions=[UNMIGRATABLE_CONDITION]), nodes=make_drained_nodes(taint)
     )
-    wait_after_request = get_wait(
+    wait_after_request = get_wait_of_vmi(
         make_vmi("x", strategy="External", evacuationNodeName="a"), nodes=make_drained_nodes(taint)
     )
 
@@ -121,18 +123,21 @@ def test_external_strategy_waits_for_an_eviction_request(taint: str) -> None:
     assert wait_before_request.message.endswith("migrate the virtual machine, or shut it down")
     assert wait_after_request.reason == "Migrating"
     assert wait_after_request.message == "the controller for evictionStrategy External is about to move it"
-    assert get_wait(make_vmi("x", strategy="External"), make_migration("m", "x")).message == "migration m is Running"
+    assert (
+        get_wait_of_vmi(make_vmi("x", strategy="External"), make_migration("m", "x")).message
+        == "migration m is Running"
+    )
 
 
 @proves("DRN-10")
-def test_vmi_marked_for_evacuation_migrates_whatever_the_taint() -> None:
-    """Check that a migration is expected if KubeVirt has marked the VMI for evacuation from its current node."""
+def test_vmi_marked_for_evacuation_waits_for_migration_with_any_taint() -> None:
+    """Check that a VMI waits for its migration if KubeVirt has marked it for evacuation from its current node."""
     assert (
-        get_wait(make_vmi("x", evacuationNodeName="a"), nodes=make_drained_nodes(MEDIK8S_TAINT_KEY))
+        get_wait_of_vmi(make_vmi("x", evacuationNodeName="a"), nodes=make_drained_nodes(MEDIK8S_TAINT_KEY))
         == WAIT_FOR_MIGRATION
     )
     assert (
-        get_wait(make_vmi("x", evacuationNodeName="b"), nodes=make_drained_nodes(MEDIK8S_TAINT_KEY)).reason
+        get_wait_of_vmi(make_vmi("x", evacuationNodeName="b"), nodes=make_drained_nodes(MEDIK8S_TAINT_KEY)).reason
         == "WaitsForKubeVirt"
     )
 
@@ -140,12 +145,12 @@ def test_vmi_marked_for_evacuation_migrates_whatever_the_taint() -> None:
 @proves("DRN-10", "OSV-2")
 def test_unfinished_migration_is_reported_before_missing_migratability() -> None:
     """Check that an unfinished migration is reported, or else the reason why the VMI cannot migrate."""
-    assert get_wait(make_vmi("x"), make_migration("m", "x", phase="Scheduling")) == (
+    assert get_wait_of_vmi(make_vmi("x"), make_migration("m", "x", phase="Scheduling")) == (
         "a",
         "Migrating",
         "migration m is Scheduling",
     )
-    unmigratable_wait = get_wait(
+    unmigratable_wait = get_wait_of_vmi(
         make_vmi("x", conditions=[UNMIGRATABLE_CONDITION]),
         make_migration("old", "x", phase="Succeeded"),
         make_migration("m", "other"),
@@ -155,30 +160,30 @@ def test_unfinished_migration_is_reported_before_missing_migratability() -> None
 
 
 def make_failed_migration(name: str, node: str = "a", created_at: str = "") -> Object:
-    """Return a failed migration of x that KubeVirt created for the drain of this node."""
+    """Return a failed migration of the VMI "x" that KubeVirt created for the drain of this node."""
     migration = make_migration(name, "x", phase="Failed")
     migration["metadata"].update(annotations={"kubevirt.io/evacuationMigration": node}, creationTimestamp=created_at)
     return migration
 
 
 @proves("DRN-10", "DRN-9")
-def test_migration_failures_are_reported_until_the_next_migration_starts() -> None:
-    """Check that failed migrations are reported until the next migration starts, maybe long after its creation."""
+def test_migration_failures_are_reported_until_next_migration_starts() -> None:
+    """Check that failed migrations are reported until the next migration starts, and not only until its creation."""
     failed_migrations = [
         make_failed_migration("m1"),
         make_failed_migration("m2"),
         make_failed_migration("elsewhere", node="b"),
         make_migration("by-hand", "x", phase="Failed"),
     ]
-    wait_after_one_failure = get_wait(make_vmi("x"), make_failed_migration("m1"))
+    wait_after_one_failure = get_wait_of_vmi(make_vmi("x"), make_failed_migration("m1"))
     assert wait_after_one_failure == ("a", "MigrationFailed", "its migration failed once; KubeVirt retries it")
-    wait = get_wait(make_vmi("x"), *failed_migrations, make_migration("m3", "x", phase="Pending"))
+    wait = get_wait_of_vmi(make_vmi("x"), *failed_migrations, make_migration("m3", "x", phase="Pending"))
     assert wait.reason == "MigrationFailed"
     assert "failed 2 times" in wait.message
     assert wait.message.endswith("migration m3 is Pending")
-    assert get_wait(make_vmi("x"), *failed_migrations, make_migration("m3", "x")).reason == "Migrating"
+    assert get_wait_of_vmi(make_vmi("x"), *failed_migrations, make_migration("m3", "x")).reason == "Migrating"
     assert (
-        get_wait(
+        get_wait_of_vmi(
             make_vmi("x"), make_failed_migration("elsewhere", node="b"), make_migration("m3", "x", phase="Pending")
         ).reason
         == "Migrating"
@@ -186,31 +191,31 @@ def test_migration_failures_are_reported_until_the_next_migration_starts() -> No
 
 
 @proves("DRN-10", "DRN-9")
-def test_migration_failures_before_a_success_are_not_reported() -> None:
-    """Check that only failures since the last success are reported; after that, the VMI returned to the node."""
+def test_migration_failures_before_success_are_not_reported() -> None:
+    """Check that only failures since the last successful migration are reported, after which the VMI has returned."""
     success = make_migration("back", "x", phase="Succeeded")
     success["metadata"]["creationTimestamp"] = "2026-01-01T00:00:05Z"
     earlier_failure, later_failure = (
         make_failed_migration(f"at-{second}", created_at=f"2026-01-01T00:00:0{second}Z") for second in (4, 6)
     )
 
-    assert get_wait(make_vmi("x"), earlier_failure, success) == WAIT_FOR_MIGRATION
-    wait = get_wait(make_vmi("x"), earlier_failure, success, later_failure)
+    assert get_wait_of_vmi(make_vmi("x"), earlier_failure, success) == WAIT_FOR_MIGRATION
+    wait = get_wait_of_vmi(make_vmi("x"), earlier_failure, success, later_failure)
     assert wait.message == "its migration failed once; KubeVirt retries it"
 
 
 @proves("DRN-10", "C3")
-def test_old_failure_does_not_hide_the_wait_for_kubevirt() -> None:
-    """Check that the wait for KubeVirt is reported, rather than a failure during an earlier drain.
+def test_failure_in_earlier_drain_does_not_hide_wait_for_kubevirt() -> None:
+    """Check that the wait for KubeVirt is reported instead of a migration failure during an earlier drain.
 
-    Only this reason makes `evict` send the eviction that notifies KubeVirt.
+    Only the reason WaitsForKubeVirt makes `evict` send the eviction that notifies KubeVirt.
     """
     assert (
-        get_wait(make_vmi("x"), make_failed_migration("m1"), nodes=make_drained_nodes(MEDIK8S_TAINT_KEY)).reason
+        get_wait_of_vmi(make_vmi("x"), make_failed_migration("m1"), nodes=make_drained_nodes(MEDIK8S_TAINT_KEY)).reason
         == "WaitsForKubeVirt"
     )
     assert (
-        get_wait(
+        get_wait_of_vmi(
             make_vmi("x", evacuationNodeName="a"),
             make_failed_migration("m1"),
             nodes=make_drained_nodes(MEDIK8S_TAINT_KEY),
@@ -219,7 +224,7 @@ def test_old_failure_does_not_hide_the_wait_for_kubevirt() -> None:
     )
     pending = make_migration("m2", "x", phase="Pending")
     assert (
-        get_wait(
+        get_wait_of_vmi(
             make_vmi("x"), make_failed_migration("m1"), pending, nodes=make_drained_nodes(MEDIK8S_TAINT_KEY)
         ).reason
         == "MigrationFailed"
@@ -227,7 +232,7 @@ def test_old_failure_does_not_hide_the_wait_for_kubevirt() -> None:
 
 
 @proves("DRN-10")
-def test_migration_of_an_earlier_vmi_is_ignored() -> None:
+def test_migration_of_earlier_vmi_with_same_name_is_ignored() -> None:
     """Check that migrations of an earlier VMI with the same name are ignored."""
     vmi, failed_migration, earlier_migration = make_vmi("x"), make_failed_migration("m1"), make_migration("m2", "x")
     own_migration = make_migration("m3", "x", phase="Scheduling")
@@ -235,20 +240,22 @@ def test_migration_of_an_earlier_vmi_is_ignored() -> None:
     for migration in (failed_migration, earlier_migration):
         migration["metadata"]["creationTimestamp"] = "2026-11-20T09:59:59Z"
 
-    assert get_wait(vmi, failed_migration, earlier_migration) == WAIT_FOR_MIGRATION
-    assert get_wait(vmi, failed_migration, earlier_migration, own_migration).message == "migration m3 is Scheduling"
+    assert get_wait_of_vmi(vmi, failed_migration, earlier_migration) == WAIT_FOR_MIGRATION
+    assert (
+        get_wait_of_vmi(vmi, failed_migration, earlier_migration, own_migration).message == "migration m3 is Scheduling"
+    )
 
 
 @proves("DRN-10")
-def test_every_reason_is_valid_in_a_budget() -> None:
-    """Check that a drain accepts, in a budget's annotations, every reason why a VMI waits for KubeVirt."""
+def test_every_reason_is_valid_in_annotations_of_pdb() -> None:
+    """Check that every reason why a VMI waits for KubeVirt is valid in the annotations of a PDB."""
     waits = [
-        get_wait(make_vmi("x")),
-        get_wait(make_vmi("x"), make_migration("m", "x")),
-        get_wait(make_vmi("x", conditions=[UNMIGRATABLE_CONDITION])),
+        get_wait_of_vmi(make_vmi("x")),
+        get_wait_of_vmi(make_vmi("x"), make_migration("m", "x")),
+        get_wait_of_vmi(make_vmi("x", conditions=[UNMIGRATABLE_CONDITION])),
     ]
     waits += [
-        get_wait(make_vmi("x", strategy="External")),
-        get_wait(make_vmi("x", strategy="External", evacuationNodeName="a")),
+        get_wait_of_vmi(make_vmi("x", strategy="External")),
+        get_wait_of_vmi(make_vmi("x", strategy="External", evacuationNodeName="a")),
     ]
     assert {wait.reason for wait in waits} <= set(VIRT_LAUNCHER_REASONS)

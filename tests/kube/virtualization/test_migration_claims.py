@@ -1,4 +1,4 @@
-"""Tests for migration claims: what the Lease stores and for how long, and how malformed content is ignored."""
+"""Tests for the claims for migration slots, which a Lease stores until they expire."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def make_lease_with_claims(claims_data: Any) -> Object:
 
 
 @proves("DRN-8")
-def test_claims_are_written_and_read_back() -> None:
-    """Check that written claims are read back, and that the write fails if another client has changed the Lease."""
+def test_migration_claims_are_written_and_read_back() -> None:
+    """Check that written claims are read back from the Lease, and that the write requires an unchanged Lease."""
     claims = build_claims("event-1", {"evacuation-u-x-1": make_vmi("x")}, NOW)
     lease = build_lease(claims)
 
@@ -51,8 +51,8 @@ def test_claims_are_written_and_read_back() -> None:
     assert (patch["metadata"]["resourceVersion"], parse_claims(patch)) == ("7", {})
 
 
-def test_backoff_of_a_refusal_grows() -> None:
-    """Check that a refusal's backoff doubles up to a minute, and that old and malformed refusals are dropped."""
+def test_backoff_of_rejected_migration_grows() -> None:
+    """Check that a rejected migration's backoff doubles up to a minute; old and malformed rejections are dropped."""
     after_one = add_refusals({}, {"m": "no"}, NOW)
     after_two = add_refusals(after_one, {"m": "no " * 1000}, NOW)
     after_many = add_refusals({"m": MigrationRefusal(50, NOW, "")}, {"m": "no"}, NOW)
@@ -76,8 +76,8 @@ def test_backoff_of_a_refusal_grows() -> None:
         assert parse_refusals({"metadata": {"annotations": {REFUSALS_ANNOTATION: invalid_text}}}, NOW) == {}
 
 
-def test_claim_outlasts_the_writes_of_its_attempt() -> None:
-    """Check that a claim outlasts its attempt's writes, their execution on the server, and clock differences."""
+def test_migration_claim_outlasts_writes_of_its_attempt() -> None:
+    """Check that a claim expires only after its attempt's writes have ended on the API server, despite clock skew."""
     assert timedelta(seconds=4 * WRITE_TIMEOUT_SECONDS) <= CLAIM_DURATION
 
 
@@ -95,13 +95,13 @@ def test_claim_outlasts_the_writes_of_its_attempt() -> None:
     ],
     ids=str,
 )
-def test_malformed_claims_are_ignored(claims_data: Any) -> None:
-    """Check that malformed claims in the Lease are ignored."""
+def test_malformed_migration_claims_are_ignored(claims_data: Any) -> None:
+    """Check that malformed migration claims in the Lease are ignored."""
     assert parse_claims(make_lease_with_claims(claims_data)) == {}
 
 
-def test_valid_claims_are_kept_next_to_malformed_ones() -> None:
-    """Check that valid claims next to a malformed one are kept, so that their slots stay occupied."""
+def test_valid_migration_claims_are_kept_next_to_malformed_claim() -> None:
+    """Check that valid claims next to a malformed claim are kept, so that their migration slots stay occupied."""
     assert list(parse_claims(make_lease_with_claims({"x": 1, "y": VALID_CLAIM}))) == ["y"]
 
 
@@ -115,12 +115,12 @@ def test_valid_claims_are_kept_next_to_malformed_ones() -> None:
     ],
     ids=["expired", "valid", "from a fast clock", "implausibly long"],
 )
-def test_claim_is_held_until_it_expires(expires_at: datetime, *, is_held: bool) -> None:
-    """Check that a claim's duration is limited, so that none occupies a slot forever."""
+def test_migration_claim_is_held_until_it_expires(expires_at: datetime, *, is_held: bool) -> None:
+    """Check that a claim expires after a limited time, so that no claim occupies a migration slot forever."""
     assert bool(select_held_claims({"x": MigrationClaim("event-1", "a", expires_at)}, (), NOW)) is is_held
     assert select_held_claims({"x": MigrationClaim("event-1", "a", expires_at)}, ("x",), NOW) == {}
 
 
-def test_missing_lease_has_no_claims() -> None:
-    """Check that there are no claims before the Lease exists."""
+def test_missing_lease_has_no_migration_claims() -> None:
+    """Check that there are no migration claims before the Lease exists."""
     assert parse_claims(None) == {}

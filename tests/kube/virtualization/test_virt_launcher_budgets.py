@@ -1,4 +1,4 @@
-"""Tests for the budgets of virt-launcher pods: which pods they cover, and what their annotations state."""
+"""Tests for the PDBs of virt-launcher pods, whose annotations state why a VMI blocks the drain."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def make_virt_launcher_pod(uid: str) -> Object:
 
 
 @proves("DRN-9")
-def test_virt_launcher_pod_is_blocked_with_its_budgets_reason() -> None:
-    """Check that the blocking reason comes from the budget, which each drain reads, so that no VMI is read."""
+def test_virt_launcher_pod_is_blocked_with_reason_in_pdb() -> None:
+    """Check that the reason of a blocked virt-launcher pod comes from its PDB, so that the drain reads no VMI."""
     budget = add_budget_status(budgets.build_budget(make_vmi("x"), WAIT), 1)
 
     (blocked,) = plan_evictions([make_virt_launcher_pod("u-x")], [budget]).blocked
@@ -42,8 +42,8 @@ def test_virt_launcher_pod_is_blocked_with_its_budgets_reason() -> None:
 
 
 @proves("DRN-9")
-def test_vmi_waits_for_a_drain_taint_if_its_budget_states_no_reason() -> None:
-    """Check that the VMI is reported to wait for a drain taint if the budget states no other reason."""
+def test_vmi_waits_for_drain_taint_if_pdb_states_no_reason() -> None:
+    """Check that a VMI is reported to wait for a drain taint if its PDB states no other reason."""
     budget = add_budget_status(budgets.build_budget(make_vmi("x"), None), 1)
 
     assert parse_wait_reason(budget) == ("Migrating", "its virtual machine migrates once the node has a drain taint")
@@ -53,8 +53,8 @@ def test_vmi_waits_for_a_drain_taint_if_its_budget_states_no_reason() -> None:
     ] == ["Migrating"]
 
 
-def test_annotations_are_written_only_if_they_differ() -> None:
-    """Check that correct annotations are not written, and that outdated ones are cleared."""
+def test_pdb_annotations_are_written_only_if_they_differ() -> None:
+    """Check that a PDB's correct annotations are not written, and that outdated annotations are removed."""
     budget = budgets.build_budget(make_vmi("x"), WAIT)
 
     assert budgets.build_annotations_patch(budget, WAIT) == {}
@@ -75,8 +75,8 @@ def test_annotations_are_written_only_if_they_differ() -> None:
     ],
     ids=["no owner", "owned by another VMI", "selects other pods", "selects all pods", "selects no pods"],
 )
-def test_annotations_of_other_budgets_are_ignored(owner_uid: str, selector: Object | None) -> None:
-    """Check that other budgets' annotations are ignored: any user may create a budget for pods of other users."""
+def test_annotations_of_other_pdbs_are_ignored(owner_uid: str, selector: Object | None) -> None:
+    """Check that annotations of other PDBs are ignored, since any user may create a PDB for pods of other users."""
     owners = [{"kind": "VirtualMachineInstance", "name": "x", "uid": owner_uid}] if owner_uid else []
     foreign_budget = budgets.build_budget(make_vmi("x"), WAIT)
     foreign_budget["metadata"]["ownerReferences"], foreign_budget["spec"]["selector"] = owners, selector
@@ -91,8 +91,8 @@ def test_annotations_of_other_budgets_are_ignored(owner_uid: str, selector: Obje
 
 
 @proves("X-1")
-def test_long_annotation_is_truncated() -> None:
-    """Check that other clients' long annotations are truncated, because a status may list hundreds of pods."""
+def test_long_pdb_annotation_is_truncated() -> None:
+    """Check that long annotations of other clients are truncated, because a status may list hundreds of pods."""
     budget, long_wait = budgets.build_budget(make_vmi("x"), WAIT), Wait("a", "NotMigratable", "x" * 300_000)
     annotations = budgets.build_budget(make_vmi("x"), long_wait)["metadata"]["annotations"]
     budget["metadata"]["annotations"] = {**annotations, f"{WAIT_ANNOTATION_PREFIX}message": long_wait.message}
@@ -108,8 +108,8 @@ def test_long_annotation_is_truncated() -> None:
 
 
 @proves("DRN-9")
-def test_only_migrating_vmis_are_protected_by_a_budget() -> None:
-    """Check that a VMI is protected if it requests migration and has not ended, and that it owns its budget."""
+def test_only_vmi_with_migration_strategy_gets_pdb() -> None:
+    """Check that an active VMI with a migration strategy gets a PDB, which has the VMI as its owner."""
     assert is_protected(make_vmi("x"))
     assert not is_protected(make_vmi("x", strategy=None))
     assert not is_protected(make_vmi("x", phase="Succeeded"))
@@ -118,8 +118,8 @@ def test_only_migrating_vmis_are_protected_by_a_budget() -> None:
 
 
 @proves("DRN-10")
-def test_stated_reason_takes_precedence_over_multiple_budgets() -> None:
-    """Check that the reason in the budget's annotations is reported, not that two budgets prevent an eviction."""
+def test_reason_in_pdb_takes_precedence_over_multiple_pdbs() -> None:
+    """Check that the reason in a PDB's annotations is reported, and not that two PDBs select the pod."""
     own_budget = add_budget_status(budgets.build_budget(make_vmi("x"), WAIT), 1)
     foreign_budget = add_budget_status(
         {**own_budget, "metadata": {"name": "a", "namespace": "ns"}, "spec": {**own_budget["spec"], "minAvailable": 0}},
@@ -133,8 +133,8 @@ def test_stated_reason_takes_precedence_over_multiple_budgets() -> None:
     ]
 
 
-def test_budget_of_protect_needs_label_and_name() -> None:
-    """Check that label, name and namespace are required: any user may set the label in their own namespace."""
+def test_pdb_of_protect_is_recognized_by_label_name_and_namespace() -> None:
+    """Check that a PDB of `protect` is recognized by label, name and namespace, since any user may set the label."""
     own_budget = budgets.build_budget(make_vmi("x"), None)
     with_other_name = {**own_budget, "metadata": {**own_budget["metadata"], "name": "mine"}}
     in_other_namespace = {**own_budget, "metadata": {**own_budget["metadata"], "namespace": "other"}}
@@ -146,8 +146,8 @@ def test_budget_of_protect_needs_label_and_name() -> None:
     )
 
 
-def test_edited_spec_is_restored() -> None:
-    """Check that an edited spec is restored, and that fields added by the API server are ignored."""
+def test_edited_pdb_spec_is_restored() -> None:
+    """Check that an edited PDB spec is restored, and that fields that the API server added are ignored."""
     own_budget = budgets.build_budget(make_vmi("x"), None)
     edited_budget = {**own_budget, "spec": {**own_budget["spec"], "minAvailable": 0}}
     budget_with_default = {
@@ -165,15 +165,15 @@ def test_edited_spec_is_restored() -> None:
     )
 
 
-def test_long_messages_fit_into_annotations() -> None:
-    """Check that messages from a VMI's status, which its users may write, are truncated to fit into annotations."""
+def test_long_vmi_messages_fit_into_pdb_annotations() -> None:
+    """Check that messages from a VMI's status, which users may write, are truncated to fit into PDB annotations."""
     annotations = budgets.build_wait_annotations(Wait("a", "Migrating", "x" * 300_000))
     assert max(map(len, annotations.values())) < 2 * MAX_MESSAGE_CHARACTERS
 
 
 @proves("DRN-10")
-def test_kubevirt_budget_is_recognized_by_its_owner() -> None:
-    """Check that KubeVirt's budgets are recognized by their owner reference, unlike our budgets and users' budgets."""
+def test_pdb_of_kubevirt_is_recognized_by_owner_reference() -> None:
+    """Check that a PDB of KubeVirt is recognized by its owner reference, which no PDB of the product or a user has."""
     own_budget = budgets.build_budget(make_vmi("x"), None)
     owner = own_budget["metadata"]["ownerReferences"]
     kubevirt_budget = {"metadata": {"name": "theirs", "namespace": "ns", "ownerReferences": owner}}
