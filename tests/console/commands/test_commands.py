@@ -1,4 +1,4 @@
-"""Tests for features of all commands: help with an example, exit statuses, one-line errors, kubectl plugin."""
+"""Tests for features of all commands: help with examples, exit statuses, one-line errors, and the kubectl plugin."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLUSTER_COMMANDS = [
 ]
 NODE_COMMANDS = ["start", "stop", "status", "cordon", "drain", "uncordon"]
 JOURNAL_COMMANDS = ["events", "deadletters"]
-"""Commands that only read a journal, by default the journal of the cluster."""
+"""Commands that only read a journal; by default, they read the cluster's journal."""
 SERVER_COMMANDS = ["console"]
 """Commands that serve web pages and print no output."""
 COMMAND_GROUPS = ["mutex"]
@@ -211,7 +211,7 @@ def test_invalid_kubeconfig_is_one_line_error(tmp_path: Path, content: bytes) ->
     assert result.exit_code == 1
     assert result.stderr.startswith(f"Error: no usable kubeconfig at {file}: ")
     assert result.stderr.endswith("; correct --kubeconfig\n")
-    assert "object" not in result.stderr  # No message of a Python error is left.
+    assert "object" not in result.stderr  # The output contains no message of a Python exception.
 
 
 @proves("OSV-10")

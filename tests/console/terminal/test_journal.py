@@ -1,4 +1,4 @@
-"""Tests for the selection of recorded events by a command's options."""
+"""Tests for the selection of recorded events by command-line options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIRST_UID, SECOND_UID = "11111111-0000-0000-0000-000000000000", "00000000-0000-0
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[Journal]:
-    """Yield a journal with two successive maintenances of the same name."""
+    """Yield a journal with two successive maintenances that have the same name."""
     with closing(Journal(tmp_path / "journal.db")) as journal:
         for uid in (FIRST_UID, SECOND_UID):
             reference = events.ObjectReference(MEDIK8S.api_version, "node-1", uid)
@@ -38,7 +38,7 @@ def select_uids_and_types(journal: Journal, selection: EventSelection) -> list[t
 
 
 def test_name_selects_newest_maintenance(journal: Journal) -> None:
-    """Check that a name selects the newest maintenance with this name, and a uid the maintenance with this uid.
+    """Check that a name selects the newest maintenance with this name, and that a uid selects the one with this uid.
 
     Otherwise a range of events could begin in one maintenance and end in the next maintenance with the same name.
     """
@@ -53,7 +53,7 @@ def test_name_selects_newest_maintenance(journal: Journal) -> None:
 
 
 def test_ambiguous_maintenance_name_is_reported(journal: Journal, capsys: pytest.CaptureFixture[str]) -> None:
-    """Check that an ambiguous name is reported with the other uids, and that a uid is never ambiguous."""
+    """Check that an ambiguous name is reported with the other maintenances' uids, and that a uid is unambiguous."""
     select_uids_and_types(journal, EventSelection(maintenance="node-1"))
     message = capsys.readouterr().err
     select_uids_and_types(journal, EventSelection(maintenance=FIRST_UID))
@@ -69,7 +69,7 @@ def test_ambiguous_maintenance_name_is_reported(journal: Journal, capsys: pytest
 def test_event_from_other_source_does_not_change_selected_maintenance(
     journal: Journal, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """X-6: An event from a different source does not change which maintenance is selected.
+    """X-6: an event from another source does not change which maintenance is selected.
 
     Otherwise any client that may post events could cause its own events to be replayed.
     """
@@ -139,8 +139,8 @@ def test_first_and_last_type_limit_selected_events(journal: Journal) -> None:
     ]
 
 
-def test_range_ends_with_next_event_of_last_type_although_ticks_repeat_it(tmp_path: Path) -> None:
-    """Check that the range has two events if each tick repeats both types, and that its end is not before its start."""
+def test_range_ends_with_next_event_of_last_type_even_if_ticks_repeat_events(tmp_path: Path) -> None:
+    """Check that a range contains one event of each type, and ends after its start, even if ticks repeat both types."""
     reference = events.ObjectReference(MEDIK8S.api_version, "node-1", FIRST_UID)
     types = [events.PODS_EVICTED, *[events.NODE_TAINTED, events.PODS_EVICTED] * 7]
     with closing(Journal(tmp_path / "repeated.db")) as journal:
