@@ -38,10 +38,7 @@ FORKING_SCRIPT = (
 
 @pytest.mark.parametrize(("child_argument", "group_name"), [("other", "delivery"), ("eventing.podsource", "podsource")])
 def test_process_group_includes_children_except_podsource(child_argument: str, group_name: str) -> None:
-    """Check that the CPU time of child processes is added to their parent's group, except for PodSource.
-
-    PodSource is a child process of the local delivery, but forms its own group.
-    """
+    """Check that a process and its children form one group, except for PodSource, a child of the local delivery."""
     command = [sys.executable, "-c", PARENT_SCRIPT.format(CHILD_SCRIPT, child_argument)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout

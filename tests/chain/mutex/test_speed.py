@@ -31,7 +31,7 @@ MAX_CLEANUP_DELAY_SECONDS = 0.5
 TICK_FREE_SECONDS = 13.0
 """Seconds after a tick within which PingSource sends no other tick."""
 IDLE_REQUESTS = [("list", kind) for kind in ("mutexrules", "mutexrunconfigs", "mutextargets")]
-"""The requests that the component `mutex` sends on a tick or pool change if no MutexRules or run configs exist."""
+"""The requests that the component `mutex` sends on a tick or pool change if none of its objects exist."""
 
 
 def parse_time(audit_entry: Object, field: str) -> datetime:
