@@ -98,7 +98,7 @@ def test_suggested_drain_option_unblocks_pod(environment: ChainEnvironment) -> N
 def test_suggested_removal_of_stuck_pod_unblocks_drain(
     environment: ChainEnvironment, options: Object, reason: str
 ) -> None:
-    """OSV-15: the suggested commands remove a pod that has outlived its grace period by ten seconds."""
+    """OSV-15: the suggested commands remove a pod that has outlived its grace period."""
     node = environment.create_node()
     environment.create_pods(node, 1, grace=1, **options)
 

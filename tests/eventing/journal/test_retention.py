@@ -141,7 +141,7 @@ def test_attempts_with_similar_source_do_not_displace_product_events(journal_of_
 
 
 def test_source_in_upper_case_does_not_count_as_product_source(journal_of_ten_days: Journal) -> None:
-    """X-6: a source that equals the product's source only in upper and lower case is not the product's.
+    """X-6: a source that differs from the product's source only in upper and lower case is another source.
 
     `record` accepts events from this source without a signature, and SQLite's LIKE would treat both sources as equal.
     """
