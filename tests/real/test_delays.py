@@ -1,4 +1,4 @@
-"""Tests for delays in the drain of real containers: a budget with real probes, and a crashed kubelet."""
+"""Tests for delays in the drain of real containers: a PodDisruptionBudget with real probes, and a crashed kubelet."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BUDGETS_PATH = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 
 
 def test_budget_keeps_minimum_number_of_pods_ready(environment: RealNodesEnvironment) -> None:
-    """Check that a budget keeps two of three pods ready during a drain; their readiness probe succeeds after 2 s."""
+    """Check that a PDB keeps two of three pods ready during a drain; the readiness probe succeeds after 2 s."""
     replicas, min_ready = 3, 2
     readiness_probe = {"exec": {"command": ["ls", "ready"]}, "periodSeconds": 1}
     script = "sleep 2; touch ready; exec sleep 1000"
