@@ -58,9 +58,9 @@ A name that contains the test's engine takes precedence over the same name witho
 """
 
 
-def find_group_index(test: str) -> int:
+def find_group_index(test_id: str) -> int:
     """Return the index of a test's group in `GROUPS`; the test id begins with a path relative to the repository."""
-    name, _, parameters = test.partition("::")
+    name, _, parameters = test_id.partition("::")
     engine = next((engine for engine in ENGINES if engine in parameters.partition("[")[2]), "")
     paths = (name, *map(str, Path(name).parents))
     candidates = [path + suffix for path in paths for suffix in ((f"[{engine}]", "") if engine else ("",))]

@@ -35,7 +35,7 @@ SELECTION_VARIABLES = ("ARGS", "PYTEST_ADDOPTS")
 
 
 @dataclass(frozen=True)
-class SecondTry:
+class RetriedTest:
     """A retry of a test whose first run failed.
 
     Attributes:
@@ -60,7 +60,7 @@ class SecondTry:
         return f"failed again ({self.second_reason})" if self.second_reason else "passed"
 
 
-def find_failure_reason(tries: Collection[SecondTry]) -> str:
+def find_failure_reason(tries: Collection[RetriedTest]) -> str:
     """Return the reason why a run with these retries fails, or "" if it passes."""
     failed_twice = [second_try.test for second_try in tries if second_try.second_reason]
     make_test_count = sum(second_try.is_in_make_test for second_try in tries)
@@ -83,7 +83,7 @@ def run_targets(targets: Collection[str], started: float, run_all: bool = False)
     """
     FAILURES_FILE.parent.mkdir(exist_ok=True)
     REPORT_FILE.unlink(missing_ok=True)
-    tries: list[SecondTry] = []
+    tries: list[RetriedTest] = []
     notices: list[str] = []
     reason = ""
     for target in targets:
@@ -106,7 +106,7 @@ def run_targets(targets: Collection[str], started: float, run_all: bool = False)
     return 1 if reason else 0
 
 
-def _run_target(target: str, tries: list[SecondTry]) -> str:
+def _run_target(target: str, tries: list[RetriedTest]) -> str:
     """Run one target, retry its failed tests, and append the retries to `tries`.
 
     Return the reason why the target fails, or "" if it passes.
@@ -126,7 +126,7 @@ def _run_target(target: str, tries: list[SecondTry]) -> str:
         return f"other tests of make {target} failed at the second try: {', '.join(sorted(other_failures))}"
     make_test_ids = _list_make_test_ids()
     tries += [
-        SecondTry(test, first_reason, second_failures.get(test, ""), test in make_test_ids)
+        RetriedTest(test, first_reason, second_failures.get(test, ""), test in make_test_ids)
         for test, first_reason in failures.items()
     ]
     return ""

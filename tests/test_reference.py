@@ -48,7 +48,7 @@ def test_reference_page_lists_every_consumed_event_type() -> None:
             assert f"\n| `{shorten_type(event_type)}` | " in page
 
 
-def is_environment(node: ast.AST) -> bool:
+def is_environment_mapping(node: ast.AST) -> bool:
     """Return whether the node is `os.environ`, `os.getenv` or a mapping named `environment`."""
     if isinstance(node, ast.Attribute):
         return node.attr in ("environ", "getenv")
@@ -60,7 +60,7 @@ def list_environment_reads(tree: ast.Module) -> Iterator[ast.AST]:
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and node.arg == "envvar":
             yield node.value
-        elif not isinstance(node, DEFINITIONS) and any(is_environment(child) for child in ast.walk(node)):
+        elif not isinstance(node, DEFINITIONS) and any(is_environment_mapping(child) for child in ast.walk(node)):
             yield node
 
 

@@ -15,7 +15,7 @@ from tests.second_try import (
     MAX_SECOND_TRIES,
     MAX_SECOND_TRIES_OF_MAKE_TEST,
     REPORT_FILE,
-    SecondTry,
+    RetriedTest,
     find_failure_reason,
 )
 from tests.sources import ROOT
@@ -145,7 +145,8 @@ def test_target_that_would_end_too_late_is_skipped(work_tree: Path, arguments: t
 )
 def test_run_fails_if_too_many_tests_need_retry(make_test_count: int, other_count: int, reason: str) -> None:
     second_tries = [
-        SecondTry(f"test_{number}", "", "", number < make_test_count) for number in range(make_test_count + other_count)
+        RetriedTest(f"test_{number}", "", "", number < make_test_count)
+        for number in range(make_test_count + other_count)
     ]
 
     assert find_failure_reason(second_tries) == reason

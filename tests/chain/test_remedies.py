@@ -22,7 +22,7 @@ def has_blocked_pods(maintenance: Object) -> bool:
     return bool(get_blocked_pods(maintenance))
 
 
-def wait_for_cause(environment: ChainEnvironment, path: str) -> BlockedGroup:
+def wait_for_cause_of_blockage(environment: ChainEnvironment, path: str) -> BlockedGroup:
     """Wait until pods are blocked for exactly one cause, and return the group of these pods."""
     maintenance = environment.wait_with_ticks(
         lambda: environment.wait_for_state(path, has_blocked_pods, timeout=1), timeout=90
@@ -31,9 +31,9 @@ def wait_for_cause(environment: ChainEnvironment, path: str) -> BlockedGroup:
     return group
 
 
-def unblock_and_finish(environment: ChainEnvironment, path: str, expected_reason: str) -> None:
+def execute_remedy_and_wait_for_success(environment: ChainEnvironment, path: str, expected_reason: str) -> None:
     """Execute the command of the last suggested remedy, and delete the maintenance after its drain has succeeded."""
-    group = wait_for_cause(environment, path)
+    group = wait_for_cause_of_blockage(environment, path)
     assert group.reason == expected_reason
 
     program, *arguments = shlex.split(group.remedies[-1].command)
@@ -56,7 +56,7 @@ def test_suggested_change_of_pdb_unblocks_pod(environment: ChainEnvironment, lim
     environment.create_deployment(namespace, node, 1)
     environment.create_budget(namespace, LABELS, name="web", disruptions_allowed=0, **limit)
 
-    unblock_and_finish(environment, environment.create_maintenance(node), "DisruptionBudget")
+    execute_remedy_and_wait_for_success(environment, environment.create_maintenance(node), "DisruptionBudget")
 
 
 def test_suggested_unhealthy_pod_policy_unblocks_unready_pod(environment: ChainEnvironment) -> None:
@@ -67,7 +67,7 @@ def test_suggested_unhealthy_pod_policy_unblocks_unready_pod(environment: ChainE
     environment.client.patch(f"{build_pod_path(pod)}/status", unready, STRATEGIC_MERGE_PATCH)
     environment.create_budget(namespace, LABELS, name="web", disruptions_allowed=0, minAvailable=1)
 
-    unblock_and_finish(environment, environment.create_maintenance(node), "DisruptionBudget")
+    execute_remedy_and_wait_for_success(environment, environment.create_maintenance(node), "DisruptionBudget")
 
 
 def test_suggested_deletion_of_second_pdb_unblocks_pod(environment: ChainEnvironment) -> None:
@@ -77,7 +77,7 @@ def test_suggested_deletion_of_second_pdb_unblocks_pod(environment: ChainEnviron
     for name in ("one", "two"):
         environment.create_budget(namespace, LABELS, name=name, disruptions_allowed=1, minAvailable=0)
 
-    unblock_and_finish(environment, environment.create_maintenance(node), "MultipleBudgets")
+    execute_remedy_and_wait_for_success(environment, environment.create_maintenance(node), "MultipleBudgets")
 
 
 @proves("DRN-1a")
@@ -86,7 +86,9 @@ def test_suggested_drain_option_unblocks_pod(environment: ChainEnvironment) -> N
     node = environment.create_node()
     environment.create_pods(node, 1)
 
-    unblock_and_finish(environment, environment.create_maintenance(node, drain={"force": False}), "Force")
+    execute_remedy_and_wait_for_success(
+        environment, environment.create_maintenance(node, drain={"force": False}), "Force"
+    )
 
 
 @pytest.mark.slow
@@ -102,4 +104,4 @@ def test_suggested_removal_of_stuck_pod_unblocks_drain(
     node = environment.create_node()
     environment.create_pods(node, 1, grace=1, **options)
 
-    unblock_and_finish(environment, environment.create_maintenance(node), reason)
+    execute_remedy_and_wait_for_success(environment, environment.create_maintenance(node), reason)

@@ -18,7 +18,7 @@ TIMEOUT_SECONDS = 60.0
 
 
 @contextmanager
-def follow_ended_pods(environment: RealNodesEnvironment, path: str, label_selector: str) -> Iterator[ExitCodes]:
+def watch_exit_codes(environment: RealNodesEnvironment, path: str, label_selector: str) -> Iterator[ExitCodes]:
     """Yield the exit codes of the containers that terminate while the block runs; the mapping grows meanwhile."""
     exit_codes: ExitCodes = {}
     synced, stop = threading.Event(), threading.Event()

@@ -111,7 +111,7 @@ def build_workload(name: str, workload_fields: Mapping[str, Any], pod_spec: Mapp
     }
 
 
-def prefer_node(node: str) -> dict[str, Any]:
+def build_preferred_node_affinity(node: str) -> dict[str, Any]:
     """Build the affinity of pods that prefer this node but may run on another one."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     term = {"weight": 100, "preference": {"matchFields": [field]}}

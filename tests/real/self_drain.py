@@ -64,7 +64,7 @@ def drain_and_observe(
 ) -> DrainResult:
     """Drain and restore a node; call `on_progress` while the drain is in progress."""
     evictable = _list_evictable_pods(environment, node)
-    poller = _start_polling(environment, "console", node)
+    poller = _start_readiness_poller(environment, "console", node)
     audit = AuditLog(environment.cluster.audit_log)
     started, started_at = time.monotonic(), time.time()
     try:
@@ -84,7 +84,7 @@ def drain_and_observe(
         seconds,
         [entry["objectRef"]["name"] for entry in evictions],
         still_running,
-        _measure_longest_silence(poller.log, started_at),
+        _measure_longest_console_outage(poller.log, started_at),
         parse_time(own_evictions[-1]["stageTimestamp"]) if own_evictions else None,
     )
 
@@ -131,7 +131,7 @@ def _list_evictable_pods(environment: RealNodesEnvironment, node: str) -> list[O
     return [pod for pod in pods if not kinds & {owner["kind"] for owner in pod["metadata"].get("ownerReferences", [])}]
 
 
-def _start_polling(environment: RealNodesEnvironment, service: str, drained_node: str) -> Server:
+def _start_readiness_poller(environment: RealNodesEnvironment, service: str, drained_node: str) -> Server:
     """Start a poller on another node that requests a Service's readiness endpoint and logs one line per response."""
     path = f"/api/v1/namespaces/{NAMESPACE}/services/{service}"
     address = environment.client.get(path)["spec"]["clusterIP"]
@@ -153,6 +153,6 @@ def _wait_for_response_after(poller: Server, since: float) -> None:
         time.sleep(0.2)  # No notification reports that the log file has grown.
 
 
-def _measure_longest_silence(log: Path, start: float) -> float:
+def _measure_longest_console_outage(log: Path, start: float) -> float:
     response_times = [start, *(response_time for response_time in _read_response_times(log) if response_time > start)]
     return max(after - before for before, after in itertools.pairwise(response_times))

@@ -23,7 +23,7 @@ from localcluster.waiting import wait_for_collection
 from tests.machine_speed import is_below_scaled_limit, measure_slowdown
 from tests.proofs import proves
 from tests.real import applied_manifests, maintenances, self_drain
-from tests.real.ended_pods import follow_ended_pods
+from tests.real.ended_pods import watch_exit_codes
 from tests.real.environment import APPS_PATH, build_workload
 from tests.real.installed_environment import (
     BUDGET_PATCH,
@@ -249,7 +249,7 @@ def test_drain_of_functions_node_replaces_them_gradually(serving_environment: In
     node = find_node_of_activator(serving_environment)
     functions_on_node = list_function_pods(serving_environment, node)
     push_product_image(serving_environment.nodes.nodes, NEXT_VERSION)
-    with follow_ended_pods(serving_environment, PODS_PATH, FUNCTION_LABEL) as ended_pods:
+    with watch_exit_codes(serving_environment, PODS_PATH, FUNCTION_LABEL) as ended_pods:
         result = self_drain.drain_and_observe(
             serving_environment,
             "gradual",

@@ -218,18 +218,18 @@ def test_release_of_project_contains_sbom_and_olm_files(project_repository: Path
     environment.pop("PYTHONPATH", None)
     before = describe_repository(project_repository)
 
-    def run(failing: str) -> subprocess.CompletedProcess[str]:
+    def run_release(failing: str) -> subprocess.CompletedProcess[str]:
         variables = {**environment, "FAILING": failing}
         return subprocess.run(
             command, cwd=project_repository, env=variables, capture_output=True, text=True, check=False
         )
 
-    failed = run(failing="build")
+    failed = run_release(failing="build")
     assert failed.returncode == 1
     assert "error: make image failed, see its error above" in failed.stderr
     assert describe_repository(project_repository) == before
 
-    result = run(failing="")
+    result = run_release(failing="")
     assert result.returncode == 0, result.stderr
     directory = project_repository / "build" / "release" / "9.8.7"
     for line in (

@@ -41,7 +41,7 @@ class WriteOrder:
             entry for entry in audit.list_persisted_writes() if entry["responseStatus"]["code"] < 300
         ]
 
-    def list_positions(self, resource: str, verb: str, text: str) -> list[int]:
+    def list_write_positions(self, resource: str, verb: str, text: str) -> list[int]:
         """Return the positions of the product's writes to a resource whose request body contains `text`."""
         return [
             position
@@ -82,18 +82,18 @@ def test_run_upgrades_two_pools_with_two_rules(environment: MutexEnvironment, fa
     assert environment.list_labelled_nodes() == set()
     order = WriteOrder(audit)
     steps = [
-        order.list_positions("machineconfigpools", "patch", "/spec/paused', 'value': True"),
-        order.list_positions(
+        order.list_write_positions("machineconfigpools", "patch", "/spec/paused', 'value': True"),
+        order.list_write_positions(
             "nodes",
             "patch",
             f"{RULE_LABEL_PREFIX.replace('/', '~1')}{DOTTED_RULE_NAME}.{DEFAULT_NAMESPACE}', 'value': ''",
         ),
-        order.list_positions("machineconfigpools", "patch", "DoesNotExist"),
-        order.list_positions("jobs", "create", "mutex"),
+        order.list_write_positions("machineconfigpools", "patch", "DoesNotExist"),
+        order.list_write_positions("jobs", "create", "mutex"),
     ]
     assert [len(positions) for positions in steps] == [2, 4, 1, 12]
     assert all(max(before) < min(after) for before, after in pairwise(steps))
-    edit_positions = order.list_positions("machineconfigpools", "patch", "'operator': 'Exists'")
+    edit_positions = order.list_write_positions("machineconfigpools", "patch", "'operator': 'Exists'")
     assert max(steps[1]) < min(edit_positions) < max(edit_positions[:2]) < min(steps[2])
     _assert_jobs_ran_in_order(environment, names)
 

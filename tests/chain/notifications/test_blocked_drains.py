@@ -28,7 +28,7 @@ def wait_for_owner_events(environment: ChainEnvironment, namespace: str, reason:
     return {item["involvedObject"]["kind"]: item["message"] for item in environment.wait_with_ticks(wait).values()}
 
 
-def list_bodies(receiver: Receiver) -> list[Object]:
+def list_received_notifications(receiver: Receiver) -> list[Object]:
     """Return the bodies of the received notifications without redelivered ones, as identified by their event ids."""
     first_bodies: dict[str, Object] = {}
     for request in receiver.list_requests("/chat"):
@@ -59,8 +59,10 @@ def test_owners_and_receiver_follow_blocked_drain(environment: ChainEnvironment,
 
     environment.wait_for_state(path)
     assert wait_for_owner_events(environment, namespace, UNBLOCKED_REASON).keys() == OWNER_KINDS
-    receiver.wait_until(lambda: len(list_bodies(receiver)) >= 3)
-    assert [(body["type"].rpartition(".")[2], body["data"]["node"]) for body in list_bodies(receiver)] == [
+    receiver.wait_until(lambda: len(list_received_notifications(receiver)) >= 3)
+    assert [
+        (body["type"].rpartition(".")[2], body["data"]["node"]) for body in list_received_notifications(receiver)
+    ] == [
         ("blocked", node),
         ("unblocked", node),
         ("succeeded", node),

@@ -121,7 +121,7 @@ def test_usage_error_exits_with_status_2(arguments: list[str]) -> None:
     ids=" ".join,
 )
 def test_empty_name_is_usage_error(arguments: list[str]) -> None:
-    """X-6: An empty name, for example from an unset shell variable, is a usage error and selects no object."""
+    """X-6: an empty name, for example from an unset shell variable, is a usage error and selects no object."""
     result = CliRunner().invoke(cli, arguments)
 
     assert result.exit_code == 2
@@ -202,7 +202,7 @@ def test_unreachable_api_server_is_one_line_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"hello", b"garbage: [", bytes(range(128, 256)), b"[]", b"", b"users: 1"])
 def test_invalid_kubeconfig_is_one_line_error(tmp_path: Path, content: bytes) -> None:
-    """X-6: A file that is not a kubeconfig is a one-line error, regardless of its content."""
+    """X-6: a file that is not a kubeconfig is a one-line error, regardless of its content."""
     file = tmp_path / "kubeconfig"
     file.write_bytes(content)
 

@@ -124,7 +124,7 @@ def test_drain_matches_kubectl_drain(
 def test_error_of_refused_drain_names_pods_and_flag(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str, kind: str, message: str
 ) -> None:
-    """DRN-2 to DRN-4: A refused drain leaves the node cordoned, and one line names the pods and the missing flag."""
+    """DRN-2 to DRN-4: a refused drain leaves the node cordoned, and one line names the pods and the missing flag."""
     create_pods(installed_cluster, node_name, kind)
 
     result = run_command("drain", node_name, *(["--force"] if kind == "local" else []))
@@ -140,7 +140,7 @@ def test_error_of_refused_drain_names_pods_and_flag(
 def test_invalid_pod_selector_is_usage_error_and_node_is_not_cordoned(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str, selector: str
 ) -> None:
-    """DRN-5: An invalid pod selector is a usage error, and the node is not cordoned."""
+    """DRN-5: an invalid pod selector is a usage error, and the node is not cordoned."""
     result = run_command("drain", node_name, f"--pod-selector={selector}")
 
     assert result.exit_code == 2
@@ -330,7 +330,7 @@ def test_drain_waits_until_evicted_pods_are_gone(
 def test_drained_node_stays_cordoned_until_uncordon(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
-    """DRN-6, OSV-10: A node stays cordoned after `drain` until `uncordon`, and a second `uncordon` changes nothing."""
+    """DRN-6, OSV-10: a node stays cordoned after `drain` until `uncordon`, and a second `uncordon` changes nothing."""
     run_command("drain", node_name)
     assert is_cordoned(installed_cluster, node_name)
 

@@ -52,7 +52,7 @@ def create_pods(cluster: LocalCluster, node: str) -> None:
 def test_dry_run_lists_evictable_blocked_and_ignored_pods(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
-    """NMO-6, NMO-7: The dry run lists evictable, blocked and ignored pods with their reasons, and changes nothing."""
+    """NMO-6, NMO-7: the dry run lists evictable, blocked and ignored pods with their reasons, and changes nothing."""
     create_pods(installed_cluster, node_name)
 
     result = run_command("start", node_name, "--dry-run", "--delete-emptydir-data=false")

@@ -168,7 +168,7 @@ def test_start_accepts_flags_of_kubectl_drain_and_status_names_required_flag(
 def test_start_with_invalid_pod_selector_is_usage_error(
     installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
 ) -> None:
-    """DRN-1a, DRN-5: An invalid pod selector is a usage error, and `start` creates nothing."""
+    """DRN-1a, DRN-5: an invalid pod selector is a usage error, and `start` creates nothing."""
     result = run_command("start", maintained_node, "--pod-selector", "app=(")
 
     assert result.exit_code == 2
@@ -326,7 +326,7 @@ def test_uncordon_refuses_node_under_maintenance(run_command: RunCommand, mainta
 
 @pytest.mark.parametrize("command", ["start", "stop", "status", "cordon", "drain", "uncordon"])
 def test_unknown_node_is_one_line_error(run_command: RunCommand, command: str) -> None:
-    """NMO-19: An unknown node is a one-line error with exit status 1."""
+    """NMO-19: an unknown node is a one-line error with exit status 1."""
     result = run_command(command, "no-such-node")
 
     assert result.exit_code == 1
@@ -353,7 +353,7 @@ def test_stop_refuses_node_cordoned_by_hand(
 def test_error_about_missing_permission_has_server_message_and_remedy(
     run_command: RunCommand, maintained_node: str
 ) -> None:
-    """OSV-14, X-6: A missing permission is a one-line error with the API server's message and a remedy."""
+    """OSV-14, X-6: a missing permission is a one-line error with the API server's message and a remedy."""
     result = run_command("start", maintained_node, user=UNPRIVILEGED)
 
     assert result.exit_code == 1

@@ -66,12 +66,12 @@ def large_journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_command_that_shows_large_events_stays_within_memory_limit(
     large_journal: Path, command: tuple[str, ...]
 ) -> None:
-    """X-6: A command has at most two large events in memory, regardless of the number of events that it prints."""
+    """X-6: a command has at most two large events in memory, regardless of the number of events that it prints."""
     assert measure_peak_memory_mib(*command, "--journal", str(large_journal)) < MAX_MEMORY_MIB
 
 
 def test_import_of_large_events_stays_within_memory_limit(large_journal: Path, tmp_path: Path) -> None:
-    """X-6: An import has at most two large events in memory."""
+    """X-6: an import has at most two large events in memory."""
     export_file = tmp_path / "export.jsonl"
     with closing(Journal(large_journal)) as journal, export_file.open("wb") as file:
         file.writelines(export_lines(journal, Query()))

@@ -206,7 +206,7 @@ def test_unreadable_log_is_reported_and_other_files_are_archived(run_command: Ru
 
 
 def test_unreadable_journal_is_reported_and_other_files_are_archived(run_command: RunCommand, tmp_path: Path) -> None:
-    """NMO-25: If the journal cannot be read, the exit status is 1, and the index contains the reason."""
+    """NMO-25: if the journal cannot be read, the exit status is 1, and the index contains the reason."""
     file = tmp_path / "journal.db"
     Journal(file).close()
     with closing(sqlite3.connect(file)) as database:
@@ -445,7 +445,7 @@ def test_archive_contains_hyperconverged(run_command: RunCommand, served_cluster
 
 
 def test_error_without_any_permission_lists_all_permissions(served_cluster: LocalCluster, tmp_path: Path) -> None:
-    """NMO-25, OSV-14: The error for a user without any permission lists all missing permissions, maintenances first."""
+    """NMO-25, OSV-14: the error for a user without any permission lists all missing permissions, maintenances first."""
     result = run_must_gather(served_cluster.ensure_kubeconfig(UNPRIVILEGED), tmp_path / "case.tar.gz")
 
     assert result.exit_code == 1

@@ -150,7 +150,7 @@ def test_replay_with_failing_function_never_exits_with_0(
 
 @pytest.mark.parametrize("explanation", ["", UNSAFE_TEXT])
 def test_text_from_recorded_events_and_responses_is_escaped(explanation: str) -> None:
-    """X-6: Text from recorded events and responses is escaped when a replay is displayed.
+    """X-6: text from recorded events and responses is escaped when a replay is displayed.
 
     Any client that may post events controls their attributes, and a function's response may repeat them.
     """

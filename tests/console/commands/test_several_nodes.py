@@ -174,7 +174,7 @@ def test_warnings_about_drain_options_are_printed_once(run_command: RunCommand, 
 def test_ctrl_c_names_all_nodes_that_drain_has_cordoned(
     installed_cluster: LocalCluster, node_pair: tuple[str, str]
 ) -> None:
-    """DRN-6: After Ctrl-C, `drain` of several nodes names every node that stays cordoned."""
+    """DRN-6: after Ctrl-C, `drain` of several nodes names every node that stays cordoned."""
     first, second = node_pair
     create_and_wait(installed_cluster, build_controller("ReplicaSet", first, replicas=1))
     create_and_wait(installed_cluster, build_budget(f"keep-{first}", first, minAvailable=1))

@@ -113,7 +113,7 @@ def test_redrive_requires_only_address_of_called_function(
 def test_dead_letter_is_not_delivered_to_function_without_matching_trigger(
     receiver: Receiver, journal: Journal, client: SyncClient, name: str
 ) -> None:
-    """X-6: A dead letter is not delivered if its function has no Trigger that matches the event."""
+    """X-6: a dead letter is not delivered if its function has no Trigger that matches the event."""
     (item,) = build_redrive_items(
         record_dead_letters(journal, f"http://evil/{name}", "1"), receiver.url, NAMESPACE, client
     )
@@ -176,7 +176,7 @@ def test_dead_letter_is_not_redriven_twice(receiver: Receiver, journal: Journal)
 
 
 def test_two_dead_letters_for_same_event_and_function_are_redriven_once(receiver: Receiver, journal: Journal) -> None:
-    """X-6: Two dead letters for the same event and function, for example from two brokers, are redriven once."""
+    """X-6: two dead letters for the same event and function, for example from two brokers, are redriven once."""
     record_dead_letters(journal, "http://gone/cordon", "1")
     dead_letters = record_dead_letters(journal, "http://elsewhere/cordon", "1")
     assert len(dead_letters) == 2
@@ -221,7 +221,7 @@ def test_redrive_after_replacement_of_journal_delivers_nothing(
 
 
 def test_only_one_of_two_processes_redrives_dead_letter(receiver: Receiver, postgresql: PostgreSQL) -> None:
-    """X-6: Only one of two processes that share a PostgreSQL journal delivers a dead letter."""
+    """X-6: only one of two processes that share a PostgreSQL journal delivers a dead letter."""
     url, broker, release = postgresql.create_database(), f"{receiver.url}/broker", threading.Event()
 
     def respond_when_released(_: ReceivedRequest) -> Response:

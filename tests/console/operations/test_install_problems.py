@@ -82,7 +82,7 @@ def build_waiting_pod(waiting_state: Object, **status: Any) -> Object:
     ],
     ids=["revision", "creation", "lines", "reason", "no-reason", "unknown", "client-port", "no-ready", "none"],
 )
-def test_unready_knative_object_is_problem_with_message_of_condition(conditions: list[Object], message: str) -> None:
+def test_unready_knative_object_is_reported_with_message_of_condition(conditions: list[Object], message: str) -> None:
     problems = find_problems({"services": [build_object("begin", *conditions)]})
 
     assert problems == [Problem("Knative Service", "begin", message)]

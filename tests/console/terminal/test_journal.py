@@ -83,7 +83,7 @@ def test_event_from_other_source_does_not_change_selected_maintenance(
 def test_name_is_not_matched_against_uid_in_event_from_other_source(
     journal: Journal, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """X-6: A name is not used as a uid if only an event from a different source has this uid.
+    """X-6: a name is not used as a uid if only an event from a different source has this uid.
 
     Otherwise only that event would be selected instead of the maintenance with this name.
     """
@@ -99,7 +99,7 @@ def test_name_is_not_matched_against_uid_in_event_from_other_source(
 def test_uid_takes_precedence_over_name_if_all_events_are_from_other_sources(
     journal: Journal, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """X-6: If all events are from other sources, a matching uid takes precedence over a matching name."""
+    """X-6: if all events are from other sources, a matching uid takes precedence over a matching name."""
     for uid, name in (("node-2", "other"), ("real", "node-2")):
         journal.write_event(build_event(uid, "/anybody", name))
 
@@ -109,7 +109,7 @@ def test_uid_takes_precedence_over_name_if_all_events_are_from_other_sources(
 
 @pytest.mark.parametrize("kind", ["NodeMaintenance", RUN_KIND])
 def test_event_without_uid_is_not_selected(journal: Journal, kind: str) -> None:
-    """X-6: An event with a name but without a uid is not selected; an empty uid would select the whole journal."""
+    """X-6: an event with a name but without a uid is not selected; an empty uid would select the whole journal."""
     journal.write_event(
         CloudEvent({"id": "1", "source": "/anybody", "type": "x", "kind": kind}, {"metadata": {"name": "mine"}})
     )

@@ -133,7 +133,7 @@ def test_stop_of_node_without_maintenance_gets_409(
 def test_outdated_stop_dialog_does_not_end_newer_maintenance(
     form_session: FormSession, environment: ChainEnvironment
 ) -> None:
-    """OSV-8: An outdated stop dialog does not end a newer maintenance with the same name."""
+    """OSV-8: an outdated stop dialog does not end a newer maintenance with the same name."""
     node = environment.create_node("windowed-1")
     path = environment.create_maintenance(node, name=node)
     environment.wait_for_state(path)

@@ -162,7 +162,7 @@ def test_redrive_is_logged_after_delivery(site: Site, receiver: Receiver, tmp_pa
 
 
 def test_outcome_for_node_is_logged_while_actions_on_other_nodes_continue() -> None:
-    """X-6: The outcome for a node is logged immediately, because the console may be killed during the other actions."""
+    """X-6: the outcome for a node is logged immediately, because the console may be killed during the other actions."""
     logged_names: list[str] = []
 
     async def act_on_two_nodes() -> None:

@@ -254,7 +254,7 @@ def test_timeline_fills_width_and_can_be_zoomed(
 
 
 def test_command_is_copied(browser: Browser, nodes_in_all_states: list[str]) -> None:
-    """OSV-13: The button next to a remedy's command copies the command."""
+    """OSV-13: the button next to a remedy's command copies the command."""
     browser.open(f"/nodes/{nodes_in_all_states[0]}")
     command = browser.get_text(".remedy code")
     assert command.startswith("kubectl -n ")

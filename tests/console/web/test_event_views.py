@@ -194,7 +194,7 @@ def test_console_waits_for_journal_and_never_creates_it(site: Site, tmp_path: Pa
 
 
 def test_form_does_not_redrive_dead_letter_of_replaced_journal(site: Site, receiver: Receiver, tmp_path: Path) -> None:
-    """X-6: A form does not redrive a different dead letter that has the same number in a replaced journal."""
+    """X-6: a form does not redrive a different dead letter that has the same number in a replaced journal."""
     file, client = tmp_path / "journal.db", SyncClient(str(site.environment.cluster.kubeconfig))
     with closing(client), closing(Journal(file, create=False, defer_not_ready=True)) as journal:
         identify = identify_by_kubeconfig(client.api)

@@ -110,7 +110,7 @@ def test_buttons_are_shown_while_node_is_selected(browser: Browser, environment:
 def test_maintenances_of_three_nodes_are_started_and_stopped_together(
     browser: Browser, environment: ChainEnvironment
 ) -> None:
-    """OSV-7: A user starts and stops the maintenances of several nodes in the list."""
+    """OSV-7: a user starts and stops the maintenances of several nodes in the list."""
     names = create_nodes(environment, "trio", 3)
     browser.open_nodes(*names)
     for name in names:

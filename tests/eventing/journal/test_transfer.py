@@ -56,7 +56,7 @@ def read_content(journal: Journal) -> list[tuple[object, ...]]:
 
 @pytest.mark.slow
 def test_import_restores_exported_journal(source_and_target_journal: tuple[Journal, Journal]) -> None:
-    """X-2: An import in several transactions restores events, arrival times, attempts and dead letters."""
+    """X-2: an import in several transactions restores events, arrival times, attempts and dead letters."""
     source, target = source_and_target_journal
     fill_journal(source, 700)
     dead_letter_extensions = {"knativeerrordest": "http://x/", "knativeerrorcode": "400", "knativeerrordata": "bm8="}
