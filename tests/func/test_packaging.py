@@ -76,9 +76,9 @@ def test_unknown_field_violates_schema_of_func(func_yaml: dict[str, Any], func_s
 def test_func_yaml_has_settings_that_func_needs(func_yaml: dict[str, Any]) -> None:
     """Check the settings in func.yaml that func needs, but that its schema does not require.
 
-    With `invoke: cloudevent`, the middleware would consume the body and reject requests without an event. The
-    namespace and the deployer are those that func shall use: func writes those that it used into `deploy`, and
-    `func delete` removes these.
+    With `invoke: cloudevent`, the middleware would consume the body and reject requests without an event. `deployer`
+    and `namespace` are not set below `deploy`, because func itself writes the values of the last deployment there, and
+    `func delete` removes them.
     """
     assert func_yaml["specVersion"] == "0.36.0"
     assert (func_yaml["runtime"], func_yaml["invoke"]) == ("python", "http")

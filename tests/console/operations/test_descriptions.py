@@ -45,7 +45,7 @@ def test_node_state_mentions_drain_taint_of_schedulable_node(spec: dict[str, Any
 
 
 def test_relative_time_is_subtracted_from_current_time() -> None:
-    """Check that a relative time such as `10m` is subtracted from the current time, and that the result has a zone."""
+    """Check that a relative time such as `10m` is subtracted from the current time, and has a time zone."""
     earliest_now = datetime.now(timezone.utc)
     parsed = parse_time_or_age("2h")
 

@@ -1,4 +1,4 @@
-"""Tests for the console running after an authenticating proxy: identification, permissions and writes."""
+"""Tests for the console behind an authenticating proxy: identification, permissions, and the user of its writes."""
 
 from __future__ import annotations
 
