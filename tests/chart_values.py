@@ -1,4 +1,4 @@
-"""Reads the values of the Helm chart with their comments in values.yaml, for the reference page and its test."""
+"""Reads the Helm chart's values and their comments in values.yaml, for the reference page and its test."""
 
 from __future__ import annotations
 

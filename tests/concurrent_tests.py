@@ -1,8 +1,8 @@
-"""A pytest hook that runs the marked tests of one file concurrently, each in its own thread.
+"""Pytest hook that runs the marked tests of a file concurrently, each in its own thread.
 
 `@pytest.mark.abreast` marks a test that mostly waits. Such a test shares the running product with other tests, and
 checks only objects that it created itself. Its arguments are parameters, and fixtures with a scope wider than one test.
-All marked tests of a file run during the call of the first one; each test then reports its own result.
+The first marked test of a file runs all marked tests; each test then reports its own result.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ MARK = "abreast"
 MAX_CONCURRENT_TESTS = 8
 """Maximum number of concurrent tests; with this many drains in progress, a function still responds in time."""
 RESULT_KEY = pytest.StashKey[Future[None]]()
-"""Stash key of the result of a test that ran concurrently with other tests."""
+"""Stash key of the result of a test that was run concurrently with other tests."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Call a test; if it is marked, call the other marked tests of its file concurrently."""
+    """Call a test; if the test is marked as concurrent, call the other such tests of its file concurrently."""
     if not is_concurrent(pyfuncitem):
         return None
     run_concurrently(pyfuncitem)
@@ -30,7 +30,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def is_concurrent(item: pytest.Item) -> bool:
-    """Return whether the test runs concurrently with other tests of its file."""
+    """Return whether a test is marked to run concurrently with other tests of its file."""
     return isinstance(item, pytest.Function) and item.get_closest_marker(MARK) is not None
 
 

@@ -1,4 +1,4 @@
-"""Fixtures with one real cluster and one product per xdist worker, and hooks that let workers share the machine."""
+"""Fixtures with one real cluster and one product per xdist worker, and hooks that coordinate the workers."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from tests.proofs import COLLECTION_KEY, build_collection, collects_all_tests
 from tests.scheduling import GroupScheduling, MachineLock, find_group_index
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")  # Real servers run on the same cores, so slow data generation is not an error.
-os.environ.pop("DATABASE_URL", None)  # Tests must not use a journal from the user's environment.
+# Real servers use the same cores, so Hypothesis must not treat slow data generation as an error.
+settings.load_profile("busy")
+os.environ.pop("DATABASE_URL", None)  # Tests must not use a journal that the user's environment variables select.
 ROOT = Path(__file__).parents[1]
 LEGACY_CRD_NAME = "nodemaintenances.kubevirt.io"
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -40,7 +41,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupSc
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort a worker's tests: the longest group first, and tests marked `alone` at the end of each file.
+    """Sort a worker's tests: put the longest group first, and tests marked `alone` at the end of each file.
 
     The order of files is kept, so that module fixtures are set up only once. The hook collects the requirements that
     the tests prove before pytest deselects any test.
@@ -54,7 +55,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Hold the machine's shared lock during the whole test; the wait for this lock does not count towards a timeout."""
+    """Hold the machine's shared lock during the whole test; waiting for it does not count towards the timeout."""
     with nullcontext() if requires_exclusive_machine(item) else get_machine_lock(item).hold_shared():
         return (yield)
 
@@ -107,7 +108,7 @@ def installed_cluster(cluster: LocalCluster) -> LocalCluster:
 
 @pytest.fixture
 def legacy_crd(installed_cluster: LocalCluster) -> Iterator[None]:
-    """Install the CRD of the oldest API group without selectable fields, as an earlier operator left it."""
+    """Install the CRD of the oldest API group without selectable fields, as an earlier operator would have left it."""
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     version = {"name": "v1alpha1", "served": True, "storage": True, "schema": schema}
     names = {"kind": "NodeMaintenance", "plural": "nodemaintenances", "singular": "nodemaintenance"}
@@ -122,7 +123,7 @@ def legacy_crd(installed_cluster: LocalCluster) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def product(installed_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
-    """Yield the running product on the installed cluster: the functions and the local delivery."""
+    """Yield the product, that is, the functions and the local delivery, running on the installed cluster."""
     with Product(installed_cluster, Path(tmp_path_factory.mktemp("product"))) as running:
         yield running
         running.kill()
@@ -130,21 +131,21 @@ def product(installed_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgreSQL]:
-    """Yield a running PostgreSQL server; if it is not installed, raise an error that names the missing package."""
+    """Yield a running PostgreSQL server. Raises an error that names the missing package if it is not installed."""
     with PostgreSQL() as running:
         yield running
 
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    """Yield an HTTP server that records requests, in the role of a subscriber, a function or a broker."""
+    """Yield an HTTP server that records requests; it acts as a subscriber, a function or a broker."""
     with closing(Receiver()) as running:
         yield running
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def journal_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the path or URL of an empty journal, once in SQLite and once in PostgreSQL."""
+    """Return the path or URL of an empty journal; tests run once with SQLite and once with PostgreSQL."""
     if request.param == "sqlite":
         return str(tmp_path / "journal.db")
     server: PostgreSQL = request.getfixturevalue("postgresql")

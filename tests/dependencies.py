@@ -1,4 +1,4 @@
-"""Builds and downloads the files that the tests of a make target need, before the first test starts.
+"""Builds and downloads the files that a make target's tests need, before the first test starts.
 
 Usage: `python -m tests.dependencies TARGET`. Existing files are not built or downloaded again.
 """
@@ -34,7 +34,7 @@ TOOLSETS: dict[str, tuple[Toolset, ...]] = {
         *(build.RABBITMQ, build.RABBITMQ_CONTROLLER, build.RABBITMQ_WEBHOOK, build.RABBITMQ_OPERATORS, build.HELM),
     ),
 }
-"""The toolsets whose binaries the tests of each make target start."""
+"""Make target → the toolsets whose binaries the target's tests start."""
 DOWNLOADS: tuple[Callable[[], object], ...] = (
     *(
         fetch_knative_crds,
@@ -46,13 +46,13 @@ DOWNLOADS: tuple[Callable[[], object], ...] = (
     ),
     *(install.EVENTING.load_manifests, install.SERVING.load_manifests),
 )
-"""Functions that download CRDs and manifests of other projects; existing files are not downloaded again."""
+"""Functions that download CRDs and manifests of other projects, unless the files already exist."""
 IMAGE_TARGETS = ("e2e-real", "e2e-installs")
-"""Make targets whose tests run the product's image."""
+"""Make targets whose tests run the product's container image."""
 
 
 def prepare_dependencies(target: str) -> None:
-    """Build and download the files that the tests of a make target need. Raises `LocalClusterError`."""
+    """Build and download the files that a make target's tests need. Raises `LocalClusterError`."""
     build.build_all(TOOLSETS[target])
     with build.hold_build_lock("Go"):
         go_install.ensure_go(build.get_cache_dir())  # The concurrent downloads need Go.

@@ -1,4 +1,4 @@
-"""A real admission webhook for evictions, which can delay or reject a request, or never respond to it."""
+"""Real admission webhook for evictions, which can delay a request, reject it, or never respond to it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from localcluster.processes import wait_until_ready
 
 WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 PROBE_POD = "none"
-"""Name of a missing pod, whose eviction is requested until the API server calls the webhook for it."""
+"""Name of a pod that does not exist; its eviction is requested until the API server calls the webhook."""
 
 
 @contextmanager
 def serve_webhook(
     cluster: LocalCluster, namespace: str, handle: Callable[[ReceivedRequest], Response], timeout_seconds: int
 ) -> Iterator[Receiver]:
-    """Serve `handle` as the webhook for evictions in a namespace while the `with` block runs; yield its server.
+    """Serve `handle` as the webhook for evictions in a namespace while the `with` block runs, and yield its server.
 
     The API server waits up to `timeout_seconds` for each response.
     """
@@ -67,7 +67,7 @@ def _wait_until_called(cluster: LocalCluster, namespace: str, webhook_server: Re
 
 
 def is_probe(request: ReceivedRequest) -> bool:
-    """Return whether the request is only the check that the webhook is in effect."""
+    """Return whether the request is only the probe of `_wait_until_called`."""
     return f'"{PROBE_POD}"'.encode() in request.body
 
 

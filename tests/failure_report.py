@@ -1,6 +1,6 @@
-"""A pytest plugin that writes the failed tests of a complete run to a file, which `tests/second_try.py` reads.
+"""Pytest plugin that writes the failed tests of a complete run to a file, which `tests/second_try.py` reads.
 
-A run is incomplete if it crashed, for example. It is then unknown which other tests would have failed.
+A run is incomplete, for example, if it crashed: other tests might have failed later.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 REPORT_VARIABLE = "FAILURE_REPORT"
-"""Environment variable with the path of the file to which the failed tests are written."""
+"""Environment variable with the path of the file for the failed tests."""
 COMPLETE_RUN_STATUSES = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
-"""Exit statuses of a run in which each selected test ran, and of a run in which all workers crashed."""
+"""Exit statuses of a complete run, in which each selected test ran, and of a run in which all workers crashed."""
 
 
 class FailureReport:
-    """A pytest plugin that collects the failures of a run in the process that controls the workers."""
+    """Pytest plugin that collects a run's failures in the process that controls the xdist workers."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -27,7 +27,7 @@ class FailureReport:
         self._reasons: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Record the test's failure, if any, and record the test as finished after its last report.
+        """Record the test's failure, if any, and count the test as finished after its last report.
 
         The last report of a test is that of its teardown, or xdist's report that the worker crashed.
         """

@@ -1,8 +1,8 @@
 """`make cluster-functest` runs one complete maintenance of a node in the current cluster.
 
-The current kubeconfig selects the cluster. The test drains only the node that NODE names, or else the ready worker with
-the fewest pods, and restores it even if the test fails. `python -m tests.functest [NODE]` exits with status 0 if all
-checks passed.
+The current kubeconfig context selects the cluster. The test drains the node in the variable NODE, or else the ready
+worker with the fewest pods. It restores the node even if the test fails. `python -m tests.functest [NODE]` exits with
+status 0 if all checks passed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kube.nodes import NODES_PATH, build_node_path, is_cordoned, is_in_maintenan
 from kube.paths import DEFAULT_NAMESPACE, PODS_PATH, Object
 
 DRAIN_TIMEOUT_SECONDS = 600.0
-"""Maximum duration of the drain; the pods on a real node use their grace periods."""
+"""Maximum seconds of the drain; the pods on a real node use their grace periods."""
 BEGIN_TIMEOUT_SECONDS = 60.0
 """Seconds after which the test prints what to check if the maintenance has not begun."""
 RESTORE_TIMEOUT_SECONDS = 60.0
@@ -47,14 +47,14 @@ class FunctestError(Exception):
 
 
 def run_functest(name: str) -> None:
-    """Run the test on the node with this name, or on a node of its choice if `name` is "". Raises `FunctestError`."""
+    """Run the test on the node with this name, or on a suitable node if `name` is "". Raises `FunctestError`."""
     try:
         with closing(SyncClient()) as cluster:
-            original_node = _get_testable_node(cluster, name)
+            original_node = _find_suitable_node(cluster, name)
             maintenance = _build_maintenance(original_node["metadata"]["name"])
             try:
                 _run_maintenance(cluster, cluster.create(MEDIK8S.path, maintenance))
-            finally:  # The object may exist even if no response to its creation arrived.
+            finally:  # The object may exist even if the response to its creation was lost.
                 _restore_node(cluster, maintenance, original_node)
     except ApiError as error:
         raise FunctestError(error.message) from None
@@ -69,8 +69,8 @@ def _build_maintenance(node: str) -> Object:
     }
 
 
-def _get_testable_node(cluster: SyncClient, name: str) -> Object:
-    """Return the node if the test can run on it; choose one if `name` is "". Raises `FunctestError` if it cannot."""
+def _find_suitable_node(cluster: SyncClient, name: str) -> Object:
+    """Return the node with this name, or a suitable one if `name` is "". Raises `FunctestError` if none is suitable."""
     nodes = {node["metadata"]["name"]: node for node in cluster.list(NODES_PATH)["items"]}
     names = ", ".join(sorted(nodes)[:MAX_LISTED_NODES])
     if name and name not in nodes:
@@ -99,7 +99,7 @@ def _get_testable_node(cluster: SyncClient, name: str) -> Object:
 
 
 def _list_maintenances(cluster: SyncClient, path: str) -> list[Object]:
-    """Return the NodeMaintenances at `path`, or none if the API server does not serve an optional API group."""
+    """Return the NodeMaintenances at `path`, or an empty list if the cluster does not serve this optional API group."""
     try:
         maintenances: list[Object] = cluster.list(path)["items"]
     except NotFound:
@@ -110,7 +110,7 @@ def _list_maintenances(cluster: SyncClient, path: str) -> list[Object]:
 
 
 def _run_maintenance(cluster: SyncClient, maintenance: Object) -> None:
-    """Wait until the drain has ended; check that it succeeded and that the node is cordoned and tainted."""
+    """Wait until the drain has ended; check that it succeeded, and that the node is cordoned and tainted."""
     printed_line = ""
 
     def has_begun(current: Object | None) -> bool:
@@ -146,14 +146,14 @@ def _run_maintenance(cluster: SyncClient, maintenance: Object) -> None:
 
 
 def format_state(maintenance: Object) -> str:
-    """Return the phase, the progress and the last error of a maintenance in one line."""
+    """Return the maintenance's phase, progress and last error as one line."""
     status = maintenance.get("status") or {}
     line = f"{status.get('phase') or 'new'}, {status.get('drainProgress') or 0} %, {status.get('lastError') or ''}"
     return line.rstrip(", ")
 
 
 def format_timeout(maintenance: Object) -> str:
-    """Return an error message for a drain that did not end in time, with the reason if it is known."""
+    """Return an error message about a drain that did not end in time, with the reason if the status contains it."""
     reason = summarize_blockers(maintenance.get("status") or {}) or ("" if m.get_phase(maintenance) else NOT_BEGUN_HINT)
     return f"{m.get_phase(maintenance) or 'new'} after {DRAIN_TIMEOUT_SECONDS:.0f} s{': ' if reason else ''}{reason}"
 
@@ -161,7 +161,7 @@ def format_timeout(maintenance: Object) -> str:
 def _delete_maintenance(cluster: SyncClient, path: str) -> Object | None:
     """Delete the maintenance, and retry until the API server accepts the request.
 
-    Return the maintenance's state before its deletion, or None if this state is unknown.
+    Return the maintenance's last state before its deletion, or None if this state is unknown.
     """
     deadline = time.monotonic() + RESTORE_TIMEOUT_SECONDS
     for delay in generate_delays(0.5, 5.0):
@@ -180,7 +180,7 @@ def _delete_maintenance(cluster: SyncClient, path: str) -> Object | None:
 
 
 def _restore_node(cluster: SyncClient, maintenance: Object, original_node: Object) -> None:
-    """Delete the maintenance, and check that the node is in the same state as before the test."""
+    """Delete the maintenance, and check that the node has the same state as before the test."""
     name = m.get_node_name(maintenance)
     deleted_maintenance = _delete_maintenance(cluster, m.build_path(maintenance))
     is_deleted, _ = _wait_for_object(
@@ -199,7 +199,7 @@ def _restore_node(cluster: SyncClient, maintenance: Object, original_node: Objec
 
 
 def format_result(node: str, maintenance: Object | None) -> str:
-    """Return the last line of the output; `maintenance` is the maintenance's state before its deletion."""
+    """Return the last output line; `maintenance` is the last state before the deletion."""
     was_cordoned = maintenance is None or m.is_reported_cordoned(maintenance)
     return f"node {node} {'is schedulable again' if was_cordoned else 'was never cordoned'}"
 
@@ -212,7 +212,7 @@ def _raise_unless(condition: bool, message: str) -> None:
 def _wait_for_object(
     cluster: SyncClient, path: str, predicate: Callable[[Object | None], bool], seconds: float
 ) -> tuple[bool, Object | None]:
-    """Wait for the object at `path` to satisfy `predicate`; return whether it did so in time, and its last state.
+    """Wait until the object at `path` satisfies `predicate`; return whether it did so in time, and its last state.
 
     The object's last state is None if the object does not exist.
     """
@@ -236,7 +236,7 @@ def _wait_for_object(
 
 
 if __name__ == "__main__":
-    # A CI job that is cancelled must also restore the node.
+    # A canceled CI job must also restore the node.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         run_functest("".join(sys.argv[1:2]))

@@ -1,8 +1,8 @@
-"""`make fuzz` sends thousands of invalid requests to the endpoints of a running product, and compares drain times.
+"""`make fuzz` sends thousands of invalid requests to a running product's endpoints, and compares drain times.
 
 Usage: `python -m tests.fuzz TRIES SEED`; the same seed gives the same requests. Half of the events name an existing
 maintenance. The exit status is 1 if there is a finding: an exited process, a 5xx status, a traceback, or a drain that
-takes twice as long.
+takes twice as long as before.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ FORM_FIELDS = (
     "confirm",
 )
 MAX_SLOWDOWN = 2.0
-"""Maximum ratio of the drain times after and before the requests; a factor of two allows for a busy machine."""
+"""Maximum ratio of drain times after and before the requests; a factor of two allows for other load on the machine."""
 RequestSender = Callable[[requests.Session], requests.Response]
 
 
@@ -70,7 +70,7 @@ class RandomRequests:
         self._generator = InvalidEventGenerator(random, maintenance, node)
 
     def __iter__(self) -> Iterator[tuple[str, RequestSender]]:
-        """Yield, endlessly, an endpoint's name and a function that sends a random request to the endpoint."""
+        """Yield endlessly an endpoint's name, and a function that sends a random request to this endpoint."""
         while True:
             yield "broker", self._build_event_request(self._product.broker_url, KNOWN_TYPES)
             for name, function in FUNCTIONS.items():
@@ -97,7 +97,7 @@ def _choose_text(random: Random) -> str:
 
 
 def run_fuzz(request_count: int, seed: int) -> list[str]:
-    """Send the requests, and return the findings."""
+    """Send the random requests, and return the findings."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     with LocalCluster(folder / "servers", nodes=1) as cluster:
         localproduct.install_manifests(cluster, with_v1alpha1=True)
@@ -119,14 +119,14 @@ def _compare_drains(
     reference = ObjectReference.from_object(
         environment.wait_for_state(path, lambda maintenance: bool((maintenance.get("status") or {}).get("phase")))
     )
-    seconds_before = [_time_drain(environment) for _ in range(DRAIN_COUNT)]
+    seconds_before = [_measure_drain_seconds(environment) for _ in range(DRAIN_COUNT)]
     servers = [*environment.product.servers, console.server]
     pids = [server.pid for server in servers]
     response_counts, findings = _send_requests(
         RandomRequests(environment.product, console, random, reference, node), request_count
     )
     environment.wait_until_delivered()
-    seconds_after = [_time_drain(environment) for _ in range(DRAIN_COUNT)]
+    seconds_after = [_measure_drain_seconds(environment) for _ in range(DRAIN_COUNT)]
     for (endpoint, status), count in sorted(response_counts.items()):
         print(f"{endpoint:10} {status}  {count:6}")
     print(
@@ -162,8 +162,8 @@ def _send_requests(
     return response_counts, findings
 
 
-def _time_drain(environment: ChainEnvironment) -> float:
-    """Drain a node with ten pods; return the seconds from the maintenance's creation until it is Succeeded."""
+def _measure_drain_seconds(environment: ChainEnvironment) -> float:
+    """Drain a node with ten pods; return the seconds from the maintenance's creation to its phase Succeeded."""
     node = environment.create_node()
     environment.create_pods(node, 10)
     start_time = time.monotonic()
@@ -175,9 +175,9 @@ def _time_drain(environment: ChainEnvironment) -> float:
     return duration
 
 
-def _find_tracebacks(folder: Path) -> list[str]:
-    """Return the tracebacks in the product's logs, except those that aiohttp logs about malformed HTTP."""
-    logs = sorted((folder / "product").glob("*.log"))
+def _find_tracebacks(log_directory: Path) -> list[str]:
+    """Return the tracebacks in the product's logs, except aiohttp's tracebacks about malformed HTTP."""
+    logs = sorted((log_directory / "product").glob("*.log"))
     lines = ((log, line) for log in logs for line in log.read_text(errors="replace").splitlines())
     return [f"{log}: {line[:300]}" for log, line in lines if "Traceback" in line and '"aiohttp.server"' not in line]
 

@@ -69,9 +69,9 @@ class Request:
 
 
 class InvalidEventGenerator:
-    """Generates invalid requests; half of them carry the attributes of an event about a NodeMaintenance.
+    """Generates invalid requests, half of which have the attributes of an event about a NodeMaintenance.
 
-    The NodeMaintenance that they name need not exist.
+    This NodeMaintenance need not exist.
     """
 
     def __init__(self, random: Random, maintenance: events.ObjectReference, node: str) -> None:
@@ -79,7 +79,7 @@ class InvalidEventGenerator:
         self._maintenance, self._node = maintenance, node
 
     def build_request(self, event_types: Sequence[str] = KNOWN_TYPES) -> Request:
-        """Return a random request, whose event type is one of `event_types` unless it was randomly replaced."""
+        """Return a random request; its event type is one of `event_types`, unless a random value replaces the type."""
         attributes, random = self._build_attributes(event_types), self._random
         body = random.choice(BODIES) if random.random() < 0.1 else json.dumps(self._build_data()).encode()
         if random.random() < 0.3:
@@ -95,7 +95,7 @@ class InvalidEventGenerator:
         return Request({"content-type": "application/cloudevents+json"}, json.dumps(event).encode())
 
     def _build_attributes(self, event_types: Sequence[str]) -> dict[str, str]:
-        """Return the attributes of a valid event after random replacements, additions and removals."""
+        """Return a valid event's attributes after random replacements, additions and removals."""
         random = self._random
         attributes = {
             **{"specversion": "1.0", "id": f"hostile-{random.random()}", "source": "/hostile"},
@@ -119,23 +119,23 @@ class InvalidEventGenerator:
         return "".join(chr(random.choice((random.randrange(256), random.randrange(0x11000)))) for _ in range(8))
 
     def _build_data(self) -> Any:
-        """Return the data of a valid event after up to four random replacements or removals."""
+        """Return a valid event's data after up to four random replacements or removals."""
         data: Any = copy.deepcopy(self._random.choice(self._build_valid_data()))
         for _ in range(self._random.choice((0, 1, 1, 1, 2, 4))):
-            data = self._corrupt(data)
+            data = self._corrupt_value(data)
         return data
 
-    def _corrupt(self, value: Any) -> Any:
-        """Return a copy of the value in which one part is replaced or removed."""
+    def _corrupt_value(self, value: Any) -> Any:
+        """Return a copy of the value with one part replaced or removed."""
         random = self._random
         if isinstance(value, dict) and value and random.random() < 0.85:
             name = random.choice(list(value))
             if random.random() < 0.15:
                 return {key: entry for key, entry in value.items() if key != name}
-            return {**value, name: self._corrupt(value[name])}
+            return {**value, name: self._corrupt_value(value[name])}
         if isinstance(value, list) and value and random.random() < 0.7:
             index = random.randrange(len(value))
-            return [*value[:index], self._corrupt(value[index]), *value[index + 1 :]]
+            return [*value[:index], self._corrupt_value(value[index]), *value[index + 1 :]]
         return self._choose_text() if random.random() < 0.5 else copy.deepcopy(random.choice(INVALID_VALUES))
 
     def _build_valid_data(self) -> list[Any]:

@@ -20,7 +20,7 @@ NOT_MIGRATABLE: Object = {
 
 
 def build_vmi(name: str, node: str, *, strategy: str | None = LIVE_MIGRATE, migratable: Object = MIGRATABLE) -> Object:
-    """Build a VMI that runs on a node."""
+    """Build a VMI that runs on the node; `migratable` is its condition about live migration."""
     strategy_spec = {"evictionStrategy": strategy} if strategy else {}
     return {
         "apiVersion": API_VERSION,
@@ -61,7 +61,7 @@ def create_vmi_with_launcher(workload: Workload, vmi: Object) -> Object:
 
 
 def patch_vmi_status(client: SyncClient, vmi: Object, **status: Any) -> Object:
-    """Write fields of a VMI's status, which is not a subresource."""
+    """Patch fields of a VMI's status, which is not a subresource."""
     metadata = vmi["metadata"]
     path = f"{get_instances_path(metadata['namespace'])}/{metadata['name']}"
     return client.patch(path, {"status": status})

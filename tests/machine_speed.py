@@ -1,7 +1,7 @@
-"""Measures this machine's speed relative to the reference machine, by which limits in seconds are scaled.
+"""Measures this machine's speed relative to the reference machine, in order to scale limits in seconds.
 
-The reference machine has two cores without competing load. On shared cores, the same drain can take twice as long an
-hour later, independently of the product. A fixed loop on every core measures the speed. A limit is multiplied by the
+The reference machine has two cores without other load. On shared cores, the same drain can take twice as long an hour
+later, independently of the product. A fixed loop on every core measures the speed. A limit is multiplied by the
 duration of this loop relative to the reference machine. On a faster machine, the limit is unchanged.
 """
 
@@ -25,16 +25,16 @@ ROUND_COUNT = 3
 
 
 def measure_slowdown() -> float:
-    """Return how many times slower this machine is than the reference machine, or 1.0 if this machine is faster."""
-    return max(1.0, statistics.median(_time_concurrent_loops() for _ in range(ROUND_COUNT)) / REFERENCE_SECONDS)
+    """Return how many times slower this machine is than the reference machine, and at least 1.0."""
+    return max(1.0, statistics.median(_measure_loop_seconds() for _ in range(ROUND_COUNT)) / REFERENCE_SECONDS)
 
 
-def is_below_scaled_limit(figure: float, limit: float) -> bool:
-    """Return whether a figure is below the reference machine's limit, or below the limit scaled for this machine."""
-    return figure < limit or figure < limit * measure_slowdown()
+def is_below_scaled_limit(value: float, limit: float) -> bool:
+    """Return whether a measured value is below the limit, either unchanged or scaled for this machine."""
+    return value < limit or value < limit * measure_slowdown()
 
 
-def _time_concurrent_loops() -> float:
+def _measure_loop_seconds() -> float:
     """Run the loop on all cores concurrently, and return its mean duration in seconds."""
     command = [sys.executable, "-I", "-S", "-c", LOOP_SCRIPT]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(os.cpu_count() or 1)]

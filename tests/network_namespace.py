@@ -1,4 +1,4 @@
-"""Runs each pytest worker in its own network namespace, since Knative needs fixed ports.
+"""Runs each pytest worker in its own network namespace, because Knative needs fixed ports.
 
 The only interface in a namespace is loopback. `python -m tests.network_namespace 4 ARGUMENT...` runs pytest with four
 workers, or with one worker if the system does not permit network namespaces. Each worker uses
@@ -17,15 +17,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # linux/sched.h
-SIOCSIFFLAGS, SIOCSIFADDR, IFF_UP = 0x8914, 0x8916, 1  # linux/sockios.h, linux/if.h
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # From linux/sched.h.
+SIOCSIFFLAGS, SIOCSIFADDR, IFF_UP = 0x8914, 0x8916, 1  # From linux/sockios.h and linux/if.h.
 OWN_ADDRESS = "192.0.2.1"
-"""An address for Endpoints, which must not contain loopback addresses; RFC 5737 reserves it for documentation."""
+"""Address for Endpoints, which must not contain loopback addresses; RFC 5737 reserves it for documentation."""
 SCRIPT_PATH = Path(__file__).resolve()
 
 
 def build_pytest_options(worker_count: int) -> list[str]:
-    """Return the pytest options: each worker gets a network namespace or, if not permitted, there is one worker."""
+    """Return the pytest options for one network namespace per worker or, if not permitted, for only one worker."""
     python = [sys.executable, str(SCRIPT_PATH)]
     result = subprocess.run([*python, "-c", ""], capture_output=True, text=True, check=False)
     if result.returncode:

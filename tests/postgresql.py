@@ -1,4 +1,4 @@
-"""A real PostgreSQL server from Debian's packages, which runs as a separate process with its own directory."""
+"""Real PostgreSQL server from Debian's packages, which runs as a separate process with its own data directory."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from localcluster.programs.packages import find_program
 from localcluster.servers import LOOPBACK
 
 UNPRIVILEGED_USER = "nobody"
-"""The user that runs the server if the tests run as root; PostgreSQL refuses to run as root."""
+"""The user as whom the server runs if the tests run as root; PostgreSQL refuses to run as root."""
 DATABASE_NUMBERS = itertools.count(1)
 
 
 class PostgreSQL(Startable):
-    """A PostgreSQL server; `start` after `kill` uses the same data."""
+    """A PostgreSQL server; after `kill`, `start` restarts it with the same data."""
 
     def __init__(self) -> None:
         programs = find_program("initdb").resolve().parent
@@ -49,7 +49,7 @@ class PostgreSQL(Startable):
         wait_until_ready("PostgreSQL", self._is_responding, [self._server], 60)
 
     def stop(self) -> None:
-        """Stop the server and remove its data."""
+        """Stop the server, and delete its data."""
         self._server.send_signal(signal.SIGQUIT)  # This signal causes an immediate shutdown that frees shared memory.
         if self._server.process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -69,7 +69,7 @@ class PostgreSQL(Startable):
         return self._build_url(name)
 
     def create_reader_url(self, url: str) -> str:
-        """Create a user who may only read the database's tables, and return the database's URL for that user."""
+        """Create a user with only the permission to read the tables, and return the database's URL for this user."""
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("DROP ROLE IF EXISTS reader")
             connection.execute("CREATE ROLE reader LOGIN IN ROLE pg_read_all_data")

@@ -1,6 +1,6 @@
-"""The claimed requirements, and the pytest mark of the tests that prove them.
+"""The requirements that the project claims to meet, and the pytest mark for the tests that prove them.
 
-`python -m tests.proofs` generates docs/requirements.md from the list of requirements and from the marks of all tests.
+`python -m tests.proofs` generates docs/requirements.md from the requirements and from the marks of all tests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TARGET_BY_MARK = {
     "slow": "test-all",
     "alone": "test-all",
 }
-"""The make target that runs the tests with each mark; `make test` runs the tests without any of these marks."""
+"""Pytest mark → the make target that runs the tests with this mark; `make test` runs tests without these marks."""
 CHAPTERS = {
     "X": "The whole product",
     "NMO": "The medik8s operator",
@@ -215,7 +215,7 @@ NOT_IN_MAKE_TEST = {
     "OSV-1": _SLOW_REASON,
     "X-6a": "the test covers every request of every step",
 }
-"""For each requirement that `make test` does not prove: the reason."""
+"""Requirement that `make test` does not prove → the reason."""
 PAGE_HEAD = """# Requirements
 
 This page lists the requirements, and the tests that prove them.
@@ -233,7 +233,7 @@ LEFT_OUT_HEAD = """## Tests that `make test` omits
 
 
 def proves(*requirement_ids: str) -> pytest.MarkDecorator:
-    """Return the mark for a test that proves these requirements. Raises `ValueError` for an unknown or missing ID."""
+    """Return the mark for a test that proves these requirements. Raises `ValueError` for an unknown or missing id."""
     unknown = [requirement for requirement in requirement_ids if requirement not in REQUIREMENTS]
     if unknown or not requirement_ids:
         raise ValueError(f"unknown requirement ids: {', '.join(unknown)}" if unknown else "no requirement ids")
@@ -263,7 +263,8 @@ def build_collection(items: Iterable[pytest.Item]) -> Collection:
         target = next(
             (TARGET_BY_MARK[mark.name] for mark in item.iter_markers() if mark.name in TARGET_BY_MARK), "test"
         )
-        targets[name] = target if targets.get(name, target) == target else "test"  # Not all parameters are slow.
+        # Some parameters of a test may not be marked as slow.
+        targets[name] = target if targets.get(name, target) == target else "test"
         for requirement in {requirement for mark in item.iter_markers(MARK) for requirement in mark.args}:
             tests[requirement][name] = None
     return Collection({requirement: list(test_ids) for requirement, test_ids in tests.items()}, targets)
@@ -276,7 +277,7 @@ def collects_all_tests(config: pytest.Config) -> bool:
 
 
 class Collector:
-    """A pytest plugin that records which requirements the collected tests prove."""
+    """Pytest plugin that records which requirements the collected tests prove."""
 
     def __init__(self) -> None:
         self.collection = build_collection([])
@@ -313,7 +314,7 @@ def render_page(collection: Collection) -> str:
 
 
 def _render_left_out_rows(collection: Collection) -> Iterator[str]:
-    """Yield a row per file and make target for the tests that `make test` leaves out."""
+    """Yield a row per file and make target for the tests that `make test` does not run."""
     files: dict[tuple[str, str], list[str]] = {}
     for test, target in collection.targets.items():
         if target != "test":

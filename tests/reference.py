@@ -1,4 +1,4 @@
-"""Generates docs/reference.md: functions, event types, permissions, chart values and metrics, as the code defines them.
+"""Generates docs/reference.md from the code: functions, event types, permissions, chart values and metrics.
 
 `python -m tests.reference` prints the page.
 """
@@ -117,7 +117,7 @@ EXTERNAL_TYPES = {
     events.REFERENCE_DELETED: "an object was deleted; data: a reference to it",
     events.TICK: "15 seconds have passed",
 }
-"""The event types of Knative's sources, with their meaning."""
+"""Event type of Knative's sources → its meaning."""
 HINT_TYPES = (events.PODS_GONE, events.PODS_ADDED, events.BUDGET_OPENED)
 """The event types that PodSource emits."""
 METRIC_SOURCES: dict[str, tuple[object, ...]] = {
@@ -133,7 +133,7 @@ METRIC_SOURCES: dict[str, tuple[object, ...]] = {
     "the admission webhook": (functions.admission.endpoints, functions.serving.https_server),
     "PodSource": (eventing.podsource.metrics,),
 }
-"""The modules and objects whose attributes define the metrics, by the end of the heading above the table."""
+"""End of the heading above a table → the modules and objects whose attributes define the table's metrics."""
 
 
 def render_page() -> str:
@@ -162,7 +162,7 @@ def _render_function(function: Function) -> str:
 
 
 def _get_component(function: Function) -> str:
-    """Return the component's package name, such as `mutex`, or "record" for the function of all components."""
+    """Return the name of the function's component, such as `mutex`, or "record" for the function of all components."""
     return function.step.__module__.split(".")[1]
 
 
@@ -198,15 +198,15 @@ def _render_types(event_types: Iterable[str]) -> str:
     return ", ".join(f"`{shorten_type(event_type)}`" for event_type in event_types)
 
 
-def _render_permissions(account: str) -> Iterator[str]:
-    """Yield a row for each resource that the account may use, per namespace."""
+def _render_permissions(service_account: str) -> Iterator[str]:
+    """Yield a row for each resource and namespace that the ServiceAccount may access."""
     rights: dict[tuple[str, str], list[Right]] = {}
-    for right in sorted(read_documented_rights(account)):
+    for right in sorted(read_documented_rights(service_account)):
         rights.setdefault((right.resource, right.namespace), []).append(right)
     for (resource, namespace), rights_of_resource in sorted(rights.items()):
         groups = sorted({f"`{right.group}`" if right.group else "core" for right in rights_of_resource})
         verbs = sorted({right.verb for right in rights_of_resource})
-        cells = [f"`{account}`", f"`{resource}`", ", ".join(groups), ", ".join(verbs)]
+        cells = [f"`{service_account}`", f"`{resource}`", ", ".join(groups), ", ".join(verbs)]
         yield f"| {' | '.join([*cells, f'`{namespace}`' if namespace else ''])} |"
 
 
@@ -217,7 +217,7 @@ def _list_metrics(source: object) -> Iterator[tuple[Metric, tuple[str, ...]]]:
     """
     attributes: Iterable[Any] = vars(source).values()
     for collector in attributes:
-        # The type is checked, because Flask's `request` raises an error for every attribute outside of a request.
+        # The type is checked first, because Flask's `request` raises an error for every attribute outside of a request.
         if not hasattr(type(collector), "describe"):
             continue
         for metric in collector.describe():

@@ -1,4 +1,4 @@
-"""A TCP relay in front of a server, which can be interrupted so that the server appears unreachable."""
+"""TCP relay in front of a server; a test can interrupt it, so that the server seems unreachable."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class Relay:
                 for pair in ((client, server), (server, client)):
                     threading.Thread(target=self._forward, args=pair, daemon=True).start()
 
-    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+    def _forward(self, source: socket.socket, destination: socket.socket) -> None:
         with suppress(OSError):
             while chunk := source.recv(CHUNK_BYTES):
-                target.sendall(chunk)
+                destination.sendall(chunk)
         with self._lock:
-            for connection in (source, target):
+            for connection in (source, destination):
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
                 connection.close()

@@ -1,8 +1,8 @@
 """Assigns groups of tests to xdist workers, and gives tests that measure time exclusive use of the machine.
 
 A group contains the tests that use the same cluster, so that no worker starts a cluster for a single test. Tests wait
-most of the time, so the number of workers is one more than the number of cores. With more workers, the functions would
-miss their limit of 1.6 s per response.
+most of the time, so there is one more worker than cores. With more workers, the functions would exceed their limit of
+1.6 s per response.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 ENGINES = ("knative+components", "rabbitmq+components", "knative", "rabbitmq")
-"""Engines with which end-to-end tests are parametrized; a group's name can contain such an engine."""
+"""Engines by which end-to-end tests are parametrized; a group's name can contain such an engine."""
 END_TO_END = "tests/e2e"
 GROUPS = (
     (f"{END_TO_END}[knative]",),
@@ -54,13 +54,13 @@ GROUPS = (
 )
 """Groups of tests. A test belongs to the group that names its file or, failing that, its nearest parent directory.
 
-A name with the test's engine takes precedence over the same name without it.
+A name that contains the test's engine takes precedence over the same name without the engine.
 """
 
 
-def find_group_index(test: str) -> int:
-    """Return the index in `GROUPS` of a test's group; the path in the test ID is relative to the repository root."""
-    name, _, parameters = test.partition("::")
+def find_group_index(test_id: str) -> int:
+    """Return the index of a test's group in `GROUPS`; the test id begins with a path relative to the repository."""
+    name, _, parameters = test_id.partition("::")
     engine = next((engine for engine in ENGINES if engine in parameters.partition("[")[2]), "")
     paths = (name, *map(str, Path(name).parents))
     candidates = [path + suffix for path in paths for suffix in ((f"[{engine}]", "") if engine else ("",))]
@@ -77,8 +77,8 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has n
     def _reschedule(self, node: WorkerController) -> None:
         """Assign the next group to a worker that has at most one test left.
 
-        The base class already does so when two tests are left. At the end of a run, a worker would then reserve several
-        small groups while other workers are idle.
+        The base class does this when two tests are left. At the end of a run, a worker would then reserve several small
+        groups while other workers are idle.
         """
         if self.workqueue and self._pending_of(self.assigned_work[node]) > 1:
             return
@@ -86,7 +86,7 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has n
 
 
 class MachineLock:
-    """A lock across processes that either many tests share or one test holds exclusively.
+    """A lock across processes that many tests can share, or that one test can hold exclusively.
 
     Args:
         directory: The directory of the lock files, which all workers of this work tree share.

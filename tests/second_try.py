@@ -1,4 +1,4 @@
-"""Runs the tests of make targets for `.ci/run`, and retries each failed test once; reports and counts the retries.
+"""Runs the tests of make targets for `.ci/run`, retries each failed test once, and reports the retries.
 
 `python -m tests.second_try --started SECONDS TARGET...` exits with status 1 if a test fails twice, if a run is
 incomplete, or if more tests needed a second try than `MAX_SECOND_TRIES_OF_MAKE_TEST` and `MAX_SECOND_TRIES` allow.
@@ -23,11 +23,11 @@ from tests.failure_report import REPORT_VARIABLE
 from tests.machine_speed import measure_slowdown
 
 MAX_SECOND_TRIES_OF_MAKE_TEST, MAX_SECOND_TRIES = 3, 10
-"""Maximum number of tests that may need a second try: tests of `make test`, and all tests."""
+"""Maximum number of tests that may need a retry, among the tests of `make test`, and among all tests."""
 MAX_RUN_MINUTES = 80
-"""The minutes in which a run should end; it may take 90, and a target may take longer than estimated."""
+"""Minutes within which a run should end; it may take 90 minutes, and a target may take longer than estimated."""
 REFERENCE_MINUTES = {"e2e-real": 18, "test-slow": 14}
-"""The minutes that a target takes on the reference machine, with the builds of its own."""
+"""Make target → the minutes that it takes on the reference machine, including its builds."""
 REPORT_FILE = Path("build/second-tries.txt")
 FAILURES_FILE = Path("build/failures.json")
 SELECTION_VARIABLES = ("ARGS", "PYTEST_ADDOPTS")
@@ -35,8 +35,8 @@ SELECTION_VARIABLES = ("ARGS", "PYTEST_ADDOPTS")
 
 
 @dataclass(frozen=True)
-class SecondTry:
-    """A test that failed on its first try.
+class RetriedTest:
+    """A retry of a test whose first run failed.
 
     Attributes:
         test: The test's id.
@@ -51,17 +51,17 @@ class SecondTry:
     is_in_make_test: bool
 
     def format_line(self) -> str:
-        """Return the test's line in the report."""
+        """Return the report's line about the test."""
         target = "make test" if self.is_in_make_test else "another target"
         return f"{self.test} ({target}): first failed ({self.first_reason}), then {self.format_outcome()}"
 
     def format_outcome(self) -> str:
-        """Return the outcome of the second try."""
+        """Return the outcome of the retry."""
         return f"failed again ({self.second_reason})" if self.second_reason else "passed"
 
 
-def find_failure_reason(tries: Collection[SecondTry]) -> str:
-    """Return the reason why the run fails with these second tries, or "" if it passes."""
+def find_failure_reason(tries: Collection[RetriedTest]) -> str:
+    """Return the reason why a run with these retries fails, or "" if it passes."""
     failed_twice = [second_try.test for second_try in tries if second_try.second_reason]
     make_test_count = sum(second_try.is_in_make_test for second_try in tries)
     if failed_twice:
@@ -83,7 +83,7 @@ def run_targets(targets: Collection[str], started: float, run_all: bool = False)
     """
     FAILURES_FILE.parent.mkdir(exist_ok=True)
     REPORT_FILE.unlink(missing_ok=True)
-    tries: list[SecondTry] = []
+    tries: list[RetriedTest] = []
     notices: list[str] = []
     reason = ""
     for target in targets:
@@ -106,8 +106,8 @@ def run_targets(targets: Collection[str], started: float, run_all: bool = False)
     return 1 if reason else 0
 
 
-def _run_target(target: str, tries: list[SecondTry]) -> str:
-    """Run one target and retry its failed tests; add the second tries to `tries`.
+def _run_target(target: str, tries: list[RetriedTest]) -> str:
+    """Run one target, retry its failed tests, and append the retries to `tries`.
 
     Return the reason why the target fails, or "" if it passes.
     """
@@ -126,14 +126,14 @@ def _run_target(target: str, tries: list[SecondTry]) -> str:
         return f"other tests of make {target} failed at the second try: {', '.join(sorted(other_failures))}"
     make_test_ids = _list_make_test_ids()
     tries += [
-        SecondTry(test, first_reason, second_failures.get(test, ""), test in make_test_ids)
+        RetriedTest(test, first_reason, second_failures.get(test, ""), test in make_test_ids)
         for test, first_reason in failures.items()
     ]
     return ""
 
 
 def _run_make(*args: str) -> Mapping[str, str] | None:
-    """Run make, and return each failed test with its reason, or None if not all tests ran."""
+    """Run make, and return test → reason for each failed test, or None if not all tests ran."""
     FAILURES_FILE.unlink(missing_ok=True)
     environment = {name: value for name, value in os.environ.items() if name not in SELECTION_VARIABLES}
     environment[REPORT_VARIABLE] = str(FAILURES_FILE.resolve())
@@ -145,7 +145,7 @@ def _run_make(*args: str) -> Mapping[str, str] | None:
 
 
 def _list_make_test_ids() -> set[str]:
-    """Return the IDs of the tests that `make test` runs."""
+    """Return the ids of the tests that `make test` runs."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--no-header"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return {line for line in output.splitlines() if "::" in line}

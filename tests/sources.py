@@ -1,4 +1,4 @@
-"""Paths and syntax trees of the steps' source files, for tests that read them."""
+"""Paths and syntax trees of the functions' source files, for tests that read them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ ROOT = Path(__file__).parents[1]
 
 
 def list_steps(component: str) -> set[str]:
-    """Return the names of the steps that belong to a component."""
+    """Return the names of the functions that belong to a component."""
     return {name for name, function in FUNCTIONS.items() if f".{component}." in function.step.__module__}
 
 
 OPT_IN_PACKAGES = ("mutex", "virtualization", "cpu_labels", "node_conditions", "notifications")
 OPT_IN_STEPS = {step for package in OPT_IN_PACKAGES for step in list_steps(package)}
-"""The steps of the components that a default install does not include."""
+"""The names of the functions in components that a default install does not include."""
 
 
 def get_source_path(step: str) -> Path:
-    """Return the path of the module that contains a step's function."""
+    """Return the path of the module that contains this function."""
     return ROOT / f"{FUNCTIONS[step].step.__module__.replace('.', '/')}.py"
 
 
 def get_rbac_path(account: str) -> Path:
-    """Return the path of an account's RBAC manifest, in the base or in the account's component."""
+    """Return the path of the ServiceAccount's RBAC manifest, in the base or in the account's component."""
     base_path = ROOT / "manifests" / "base" / "rbac" / f"{account}.yaml"
     if base_path.exists():
         return base_path
@@ -36,7 +36,7 @@ def get_rbac_path(account: str) -> Path:
 
 
 def get_test_path(step: str) -> Path:
-    """Return the path of a step's test module."""
+    """Return the path of the function's test module."""
     source = get_source_path(step).relative_to(ROOT)
     return ROOT / "tests" / source.with_name(f"test_{source.name}")
 
@@ -44,8 +44,8 @@ def get_test_path(step: str) -> Path:
 def parse_source(path: Path) -> ast.Module:
     """Parse a Python file.
 
-    The garbage collector is off during the parsing. Otherwise its callbacks (hypothesis has one) could let another
-    thread format a traceback, which parses source, too, and CPython 3.11 would raise `SystemError`.
+    The garbage collector is disabled during the parsing. Otherwise, its callbacks (Hypothesis has one) could let
+    another thread format a traceback, which also parses source code, and CPython 3.11 would raise `SystemError`.
     """
     source = path.read_text()
     gc.disable()

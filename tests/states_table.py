@@ -1,4 +1,4 @@
-"""Generates the table of a maintenance's states in docs/states.md from the table that `resync` reads.
+"""Generates the table of a maintenance's states in docs/states.md from the table that `resync` uses.
 
 `python -m tests.states_table` updates the page.
 """
@@ -20,7 +20,7 @@ def render_row(state: State) -> str:
 
 
 def update_page(page: str) -> str:
-    """Return the page with a new table in its section about NodeMaintenances."""
+    """Return the page with an updated table in its section about NodeMaintenances."""
     head, _, rest = page.partition(HEADING)
     introduction, _, after_head = rest.partition(TABLE_HEAD)
     _, _, tail = after_head.partition("\n## ")

@@ -1,4 +1,4 @@
-"""Tests that tests marked `abreast` run concurrently, and that each of them has a separate result."""
+"""Tests that tests marked `abreast` run concurrently, and that each of them reports its own result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_without_mark():
 """
 
 
-def test_marked_tests_run_concurrently_with_separate_results(tmp_path: Path) -> None:
+def test_tests_marked_abreast_run_concurrently_with_separate_results(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.concurrent_tests import pytest_pyfunc_call\n")
     (tmp_path / "test_meeting.py").write_text(TEST_FILE_SOURCE)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    abreast\n")

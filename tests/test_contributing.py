@@ -1,4 +1,4 @@
-"""Tests that the paths and make targets named in docs/contributing.md exist."""
+"""Tests that the paths and make targets in docs/contributing.md exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.test_package_structure import COMPONENTS
 
 PAGE_TEXT = (ROOT / "docs" / "contributing.md").read_text()
 EXAMPLE_WORDS = ("announce", "COMPONENT", ".cluster")
-"""Parts of paths that need not exist: an example step, a placeholder for a component, the output of `make up`."""
+"""Parts of paths that need not exist: an example function, a placeholder for a component, the output of `make up`."""
 NAMED_PATHS = re.findall(r"`((?:[a-z0-9_.]+/)+[\w.-]*|[\w-]+\.(?:md|toml))`", PAGE_TEXT)
 PATHS = sorted({path for path in NAMED_PATHS if not any(word in path for word in EXAMPLE_WORDS)})
 TARGETS = sorted(set(re.findall(r"`?make ([a-z][\w-]*)", PAGE_TEXT)))

@@ -33,7 +33,7 @@ ONE_WORKER_OPTIONS = ("-p", "xdist", "-n", "1")
 def run_pytest(
     folder: Path, second_test_body: str, *options: str, conftest_suffix: str = ""
 ) -> tuple[int, dict[str, str] | None]:
-    """Run three tests, the first of which fails; return the exit status and the report, or None without a report."""
+    """Run three tests, the first of which fails; return the exit status and the report, None if there is none."""
     (folder / "conftest.py").write_text(CONFTEST + conftest_suffix)
     (folder / "test_some.py").write_text(TEST_FILE_TEMPLATE.format(second=second_test_body))
     (folder / "pytest.ini").write_text("[pytest]\n")
@@ -77,7 +77,8 @@ def test_incomplete_run_writes_no_report(
 ) -> None:
     """Check that an interrupted or crashed run writes no report.
 
-    If xdist no longer replaces crashed workers, the exit status is the same as after a complete run with failed tests.
+    If xdist has stopped replacing crashed workers, the exit status is the same as after a complete run with failed
+    tests.
     """
     assert run_pytest(tmp_path, second_test_body, *options, conftest_suffix=conftest_suffix) == (
         expected_exit_code,

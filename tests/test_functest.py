@@ -33,7 +33,7 @@ def build_maintenance(**status: object) -> Object:
         ),
     ],
 )
-def test_timeout_message_contains_reason(maintenance: Object, message: str) -> None:
+def test_timeout_message_of_functest_contains_reason(maintenance: Object, message: str) -> None:
     assert functest.format_timeout(maintenance) == message
 
 
@@ -46,5 +46,5 @@ def test_timeout_message_contains_reason(maintenance: Object, message: str) -> N
         (None, "node node-1 is schedulable again"),
     ],
 )
-def test_result_line_depends_on_whether_node_was_cordoned(maintenance: Object | None, message: str) -> None:
+def test_result_line_of_functest_reports_whether_node_is_cordoned(maintenance: Object | None, message: str) -> None:
     assert functest.format_result("node-1", maintenance) == message

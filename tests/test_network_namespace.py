@@ -20,15 +20,15 @@ with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connectio
 
 
 @pytest.fixture
-def network_namespaces_permitted() -> None:
+def skip_unless_network_namespaces_are_permitted() -> None:
     """Skip the test if the system does not permit network namespaces."""
     result = subprocess.run([sys.executable, SCRIPT_PATH, "-c", ""], capture_output=True, text=True, check=False)
     if result.returncode:
         pytest.skip(result.stderr)
 
 
-@pytest.mark.usefixtures("network_namespaces_permitted")
-def test_worker_has_separate_network_and_same_user() -> None:
+@pytest.mark.usefixtures("skip_unless_network_namespaces_are_permitted")
+def test_worker_has_its_own_network_and_same_user() -> None:
     result = subprocess.run(
         [sys.executable, SCRIPT_PATH, "-c", LOOPBACK_SCRIPT], capture_output=True, text=True, check=True
     )
@@ -38,8 +38,8 @@ def test_worker_has_separate_network_and_same_user() -> None:
     assert network_namespace_id != os.readlink("/proc/self/ns/net")
 
 
-@pytest.mark.usefixtures("network_namespaces_permitted")
-def test_interpreter_of_each_worker_is_network_namespace_script() -> None:
+@pytest.mark.usefixtures("skip_unless_network_namespaces_are_permitted")
+def test_each_worker_runs_network_namespace_script_as_interpreter() -> None:
     assert build_pytest_options(4) == ["--dist", "load", "--tx", f"4*popen//python={sys.executable} {SCRIPT_PATH}"]
 
 

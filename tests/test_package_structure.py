@@ -1,4 +1,4 @@
-"""Tests for the package structure: allowed imports, and one name per step."""
+"""Tests for the package structure: allowed imports, and the same name for everything that belongs to a function."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ COMPONENTS = (
     *("maintenance", "mutex", "virtualization", "certificates", "admission"),
     *("cpu_labels", "node_conditions", "notifications"),
 )
-"""`maintenance` and the optional components; each has a package in `functions` and one for its rules in `kube`."""
+"""`maintenance` and the optional components, each with a package in `functions` and a package of rules in `kube`."""
 RULES_PACKAGES = {component: f"kube/{component}" for component in COMPONENTS}
-"""The package with the rules of each component."""
+"""Component → the package with the component's rules."""
 EVENTING_PACKAGES = ("eventing", "eventing/local", "eventing/podsource", "eventing/journal", "eventing/replay")
 KUBE_PACKAGES = ("kube", "kube/client", "kube/evictions", *RULES_PACKAGES.values())
 ALLOWED_IMPORTS = {
@@ -68,7 +68,7 @@ ALLOWED_IMPORTS = {
     "console/web": ("console/web", "console/operations", *EVENTING_PACKAGES, *KUBE_PACKAGES),
     "console/operations": ("console/operations", *EVENTING_PACKAGES, *KUBE_PACKAGES),
 }
-"""The packages whose modules each package may import."""
+"""Package → the packages whose modules it may import."""
 IMPORT_EXCEPTIONS = {
     # `lookup` is the only module of a component's rules that reads from the API server.
     **{f"{folder}/lookup.py": ("kube/client",) for folder in RULES_PACKAGES.values()},
@@ -90,19 +90,19 @@ IMPORT_EXCEPTIONS = {
         "functions/serving",
     ),  # A replay can run functions in its own process.
 }
-"""The packages that a module may import in addition to those allowed for its package, with the reason."""
+"""Module → packages that it may import in addition to those allowed for its package, with the reason."""
 PACKAGES = ("functions", "eventing", "kube", "console", "localcluster", "bench", "chaos", "release", "tests")
 PRODUCT_PACKAGES, TOOL_PACKAGES = PACKAGES[:4], PACKAGES[4:8]
 MODULES = [path for package in PRODUCT_PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 TOOL_MODULES = [path for package in TOOL_PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 TESTS_MODULE_PATTERN = re.compile(r"tests(\.\w+)*")
-"""Matches the name of a module in `tests`, as an import, `importlib.import_module` or `python -m` has it."""
+"""Pattern of a module name in `tests`, as written in an import, in `importlib.import_module` or after `python -m`."""
 LAZY_IMPORTS = (
     *("sqlalchemy", "rich", "croniter", "opentelemetry"),
     *("yaml", "requests", "urllib3", "charset_normalizer", "cryptography"),
     *("kubernetes.client.configuration", "kubernetes.aio.client.models", "pydantic", "oauthlib", "websocket"),
 )
-"""Libraries and parts of libraries that a function does not import, or imports only after its start."""
+"""Libraries, and parts of libraries, that a function never imports, or imports only after its start."""
 
 
 def get_relative_name(path: Path) -> str:
@@ -139,7 +139,7 @@ def find_package(imported: str) -> str:
 
 
 def list_forbidden_imports(path: Path) -> set[str]:
-    """Return the packages that a module imports although no rule allows it."""
+    """Return the packages that a module imports although no rule allows the import."""
     imported = {find_package(name) for name in list_imports(path) if name.split(".")[0] in PACKAGES}
     allowed = ALLOWED_IMPORTS[get_relative_name(path.parent)] + IMPORT_EXCEPTIONS.get(get_relative_name(path), ())
     return imported.difference(allowed)
@@ -161,7 +161,7 @@ def test_import_rules_match_existing_packages() -> None:
 
 
 def uses_tests(source: ast.Module) -> bool:
-    """Return whether the source imports a module of `tests`, or has the name of such a module in a string."""
+    """Return whether the source imports a module of `tests`, or contains the name of such a module in a string."""
     strings = (str(node.value) for node in ast.walk(source) if isinstance(node, ast.Constant))
     return any(TESTS_MODULE_PATTERN.fullmatch(name) for name in (*list_imports_of(source), *strings))
 
@@ -195,7 +195,7 @@ def test_only_client_config_imports_kubernetes() -> None:
 
 
 def test_rule_modules_import_no_client() -> None:
-    """Check that the rules can be pure functions: their modules import no HTTP client, `asyncio` or `threading`."""
+    """Check that the rule modules import no HTTP client, `asyncio` or `threading`, so that the rules can be pure."""
     rules = [path for path in MODULES if get_relative_name(path.parent) in ("kube", *RULES_PACKAGES.values())]
     rules.append(ROOT / "kube/evictions/planner.py")
     impure_modules = {
@@ -208,7 +208,7 @@ def test_rule_modules_import_no_client() -> None:
 
 
 def test_operations_import_neither_terminal_nor_web_libraries() -> None:
-    """Check that the operations shared by commands and pages import neither click, Flask nor rich."""
+    """Check that the operations that commands and pages share import neither click, Flask nor rich."""
     operations = [path for path in MODULES if get_relative_name(path.parent) == "console/operations"]
     pages = [path for path in MODULES if get_relative_name(path.parent) == "console/web"]
 
@@ -232,12 +232,12 @@ def load_eventing_manifests() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_step_has_same_name_everywhere(name: str) -> None:
-    """Check that a step's module, function, route, Trigger, ServiceAccount and test module have the step's name."""
+def test_function_has_same_name_everywhere(name: str) -> None:
+    """Check that a function's module, route, Trigger, ServiceAccount and test module have the function's name."""
     source = parse_source(get_source_path(name))
     rbac_objects = list(yaml.safe_load_all(get_rbac_path(name).read_text()))
     triggers = [manifest for manifest in load_eventing_manifests() if manifest["kind"] == "Trigger"]
-    step = name.replace("-", "_")  # Names of Kubernetes objects have hyphens instead of underscores.
+    step = name.replace("-", "_")  # Names of Kubernetes objects contain hyphens instead of underscores.
 
     assert any(isinstance(node, ast.FunctionDef) and node.name == step for node in source.body)
     assert FUNCTIONS[name].step.__name__ == get_source_path(name).stem == step
@@ -247,8 +247,8 @@ def test_step_has_same_name_everywhere(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_step_docstring_has_in_out_and_touches(name: str) -> None:
-    """Check that each step's module docstring has the sections In, Out and Touches."""
+def test_function_docstring_has_in_out_and_touches(name: str) -> None:
+    """Check that each function's module docstring has the sections In, Out and Touches."""
     documentation = ast.get_docstring(parse_source(get_source_path(name))) or ""
 
     assert all(section in documentation for section in ("In: ", "Out: ", "Touches: "))
@@ -261,7 +261,7 @@ def list_loaded_modules(code: str, names: Iterable[str]) -> list[str]:
 
 
 def test_functions_start_without_importing_lazy_imports() -> None:
-    """Check that importing the functions imports none of `LAZY_IMPORTS`, because a cold start waits for imports."""
+    """Check that importing the functions imports none of `LAZY_IMPORTS`, because imports delay a cold start."""
     assert list_loaded_modules("import functions.app", LAZY_IMPORTS) == []
 
 

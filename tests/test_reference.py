@@ -22,7 +22,7 @@ VARIABLES_BY_LIBRARY_FUNCTION = {
     "getproxies": ("HTTPS_PROXY",),
     "proxy_bypass": ("NO_PROXY",),
 }
-"""The environment variables that functions of Python's standard library read for their caller."""
+"""The environment variables that functions of Python's standard library read for their callers."""
 DOCUMENTED_VARIABLE_PATTERN = re.compile(rf"`({VARIABLE_NAME_PATTERN.pattern})`")
 
 
@@ -32,15 +32,15 @@ def test_reference_page_is_up_to_date() -> None:
 
 
 @proves("X-4")
-def test_every_event_type_has_an_emitter_on_reference_page() -> None:
-    """Check that the page names an emitter of every event type, so that no type is declared and never emitted."""
+def test_reference_page_names_emitter_of_every_event_type() -> None:
+    """Check that the page names an emitter of every event type, so that no type is declared without being emitted."""
     rows = [line.split(" | ") for line in render_page().splitlines()]
     emitters = {cells[0]: cells[2] for cells in rows if len(cells) == 4}
 
     assert all(emitters[f"| `{shorten_type(event_type)}`"] for event_type in events.TYPE_DESCRIPTIONS)
 
 
-def test_every_event_type_that_a_function_consumes_is_on_reference_page() -> None:
+def test_reference_page_lists_every_consumed_event_type() -> None:
     page = render_page()
 
     for function in FUNCTIONS.values():
@@ -48,7 +48,7 @@ def test_every_event_type_that_a_function_consumes_is_on_reference_page() -> Non
             assert f"\n| `{shorten_type(event_type)}` | " in page
 
 
-def is_environment(node: ast.AST) -> bool:
+def is_environment_mapping(node: ast.AST) -> bool:
     """Return whether the node is `os.environ`, `os.getenv` or a mapping named `environment`."""
     if isinstance(node, ast.Attribute):
         return node.attr in ("environ", "getenv")
@@ -56,11 +56,11 @@ def is_environment(node: ast.AST) -> bool:
 
 
 def list_environment_reads(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield the statements and their parts that use the environment, and the variables of the console's options."""
+    """Yield the syntax nodes that use the environment, and those that define the console's options."""
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and node.arg == "envvar":
             yield node.value
-        elif not isinstance(node, DEFINITIONS) and any(is_environment(child) for child in ast.walk(node)):
+        elif not isinstance(node, DEFINITIONS) and any(is_environment_mapping(child) for child in ast.walk(node)):
             yield node
 
 

@@ -1,4 +1,4 @@
-"""Tests that every claimed requirement is proved by a test, and that docs/requirements.md lists these tests."""
+"""Tests that at least one test proves each claimed requirement, and that docs/requirements.md lists these tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.proofs import (
 def generated_page(pytestconfig: pytest.Config) -> str:
     """Return the up-to-date page, based on the tests that this run has collected if it has collected all of them.
 
-    Otherwise a separate process collects them, since pytest cannot collect within a run.
+    Otherwise, a separate process collects the tests, because pytest cannot collect within a run.
     """
     collection = pytestconfig.stash.get(COLLECTION_KEY, None)
     if collection is not None:
@@ -34,7 +34,7 @@ def generated_page(pytestconfig: pytest.Config) -> str:
 
 
 @pytest.mark.parametrize("requirement", REQUIREMENTS)
-def test_each_requirement_has_a_proof(generated_page: str, requirement: str) -> None:
+def test_each_requirement_is_proved_by_a_test(generated_page: str, requirement: str) -> None:
     """Check that at least one collected test has the requirement's mark."""
     (row,) = [line for line in generated_page.splitlines() if line.startswith(f"| {requirement} | ")]
 
@@ -42,7 +42,7 @@ def test_each_requirement_has_a_proof(generated_page: str, requirement: str) -> 
 
 
 @pytest.mark.parametrize("requirement", REQUIREMENTS)
-def test_make_test_proves_each_requirement_unless_a_reason_is_given(generated_page: str, requirement: str) -> None:
+def test_make_test_proves_each_requirement_unless_exempted_with_reason(generated_page: str, requirement: str) -> None:
     (row,) = [line for line in generated_page.splitlines() if line.startswith(f"| {requirement} | ")]
 
     assert bool(row.split(" | ")[2]) != (requirement in NOT_IN_MAKE_TEST)
@@ -53,7 +53,7 @@ def test_requirements_page_is_up_to_date(generated_page: str) -> None:
     assert PAGE.read_text() == generated_page
 
 
-def test_only_run_of_whole_test_suite_collects_all_tests(
+def test_page_is_generated_only_by_run_of_whole_test_suite(
     pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that only a run of the whole test suite provides the page's content."""
@@ -87,7 +87,7 @@ def test_requirements_page_lists_proofs_by_make_target_and_tests_outside_make_te
     assert "| [tests/test_a.py](../tests/test_a.py) | test-all | test_c |" in rows
 
 
-def test_requirements_page_has_a_row_for_every_requirement() -> None:
+def test_requirements_page_has_row_for_every_requirement() -> None:
     """Check that each requirement belongs to a chapter, so that the page has a row for it."""
     rows = render_page(Collection({requirement: [] for requirement in REQUIREMENTS}, {})).splitlines()
 
@@ -97,6 +97,6 @@ def test_requirements_page_has_a_row_for_every_requirement() -> None:
 
 @pytest.mark.parametrize("ids", [(), ("NMO-999",), ("NMO-1", "nmo-2")])
 def test_unknown_or_missing_requirement_id_is_rejected(ids: tuple[str, ...]) -> None:
-    """Check that an unknown or missing requirement ID is an error when the tests are collected."""
+    """Check that an unknown or missing requirement id is an error when the tests are collected."""
     with pytest.raises(ValueError, match="requirement ids"):
         proves(*ids)

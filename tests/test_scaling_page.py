@@ -24,11 +24,11 @@ PROCESSES_BY_ROW = {
     "CPU of the API server, etcd": ("kube-apiserver", "etcd"),
     "CPU of the whole cluster": (".*",),
 }
-"""Patterns of the processes in each row of the table of measured costs."""
+"""Row of the table of measured costs → pattern of the names of its processes."""
 
 
 def compute_cost(case: str, kind: str, pattern: str = ".*", engine: str = "local") -> float:
-    """Return the median cost of a case: the total, or the sum of the parts that match `pattern`."""
+    """Return a case's median cost: the total, or the sum of the parts that match `pattern`."""
     rounds = ROUNDS[engine, case, "ours"]
     if pattern == ".*":
         return compute_typical_cost(rounds, kind)
@@ -43,7 +43,7 @@ def format_cell(values: list[float]) -> str:
     return ", ".join(f"{value:.4g}" for value in values)
 
 
-def test_measured_costs_match_results() -> None:
+def test_costs_on_scaling_page_match_benchmark_results() -> None:
     """Check each row of the table of measured costs; a failure shows the rows to write into the page."""
     engines = ("rabbitmq", "knative")
     rows = [
@@ -57,7 +57,7 @@ def test_measured_costs_match_results() -> None:
     assert [row for row in rows if row not in PAGE] == []
 
 
-def test_other_measured_values_match_results() -> None:
+def test_other_values_on_scaling_page_match_benchmark_results() -> None:
     """Check each row of the table of other measured values."""
     kinds = ("events", "requests", "cpu")
     evicted, created = "dev.nodemaintenance.pods.evicted", "create pods/eviction"
@@ -86,7 +86,7 @@ def test_other_measured_values_match_results() -> None:
     assert passes == 29
 
 
-def test_arithmetic_is_correct() -> None:
+def test_calculations_on_scaling_page_are_correct() -> None:
     """Check that each calculation has the stated result, and that its decimal inputs are values on the page."""
     calculations = re.findall(r"((?:\(?[\d.,]+\)*[ \n]+[-+×/][ \n]+)+\(?[\d.,]+\)*) = ([\d.,]*\d)", PAGE)
     inputs = {number for cell in re.findall(r"\| ([\d., ]+) (?=\|)", PAGE) for number in cell.split(", ")}
@@ -100,8 +100,8 @@ def test_arithmetic_is_correct() -> None:
         assert set(re.findall(r"\d+\.\d+", formula)) <= inputs, expression
 
 
-def test_model_errors_match_results() -> None:
-    """Check the measured values and the errors in the table that compares the model with the largest cases."""
+def test_model_errors_on_scaling_page_match_benchmark_results() -> None:
+    """Check the measured values and the errors in the table that compares the cost model with the largest cases."""
     rows = re.findall(r"^\| (\w+): ([^|]+) \| (\w+) \| .* = ([\d.,]+) \| ([\d.]+) \| (-?\d+) % \|$", PAGE, re.MULTILINE)
     assert len(rows) == 7
     for engine, case, kind, model, measured, error in rows:
@@ -111,7 +111,7 @@ def test_model_errors_match_results() -> None:
 
 
 def test_documented_overlay_applies_every_setting(tmp_path: Path) -> None:
-    """Check that the overlay renders, and that each of its patches changes the intended objects."""
+    """Check that the documented overlay renders, and that each of its patches changes the intended objects."""
     (overlay,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     relative = f"{'../' * len(tmp_path.parts[1:])}{MANIFESTS.relative_to('/')}"
     (tmp_path / "kustomization.yaml").write_text(overlay.replace("../manifests", relative))

@@ -30,7 +30,7 @@ class LockHolder:
         self._thread.join(10)
 
 
-def test_lock_can_have_several_shared_holders(tmp_path: Path) -> None:
+def test_machine_lock_can_have_several_shared_holders(tmp_path: Path) -> None:
     first_holder, second_holder = (LockHolder(MachineLock(tmp_path).hold_shared()) for _ in range(2))
 
     assert first_holder.acquired.wait(5)
@@ -56,10 +56,10 @@ def test_exclusive_holder_waits_for_earlier_and_precedes_later_shared_holders(tm
     later_holder.release()
 
 
-def test_every_test_file_has_a_group_and_every_group_a_test() -> None:
+def test_every_test_file_has_group_and_every_group_has_test() -> None:
     """Check that every test file belongs to a group, every group has a test, and every path in `GROUPS` exists.
 
-    Otherwise the tests of a renamed file would silently move to another group.
+    Otherwise, the tests in a renamed file would silently move to another group.
     """
     files = [str(file.relative_to(ROOT)) for file in (ROOT / "tests").rglob("test_*.py")]
     ids = [
@@ -78,7 +78,7 @@ def test_file_belongs_to_group_of_file_or_nearest_directory() -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_e2e_tests_of_one_engine_form_one_group(engine: str) -> None:
-    """Check that an engine's end-to-end tests belong to one group; in other tests, an engine's name has no effect."""
+    """Check that an engine's end-to-end tests belong to one group, and that other tests are not grouped by engine."""
     names = ("test_permissions.py", "test_drains.py")
     (group,) = {
         find_group_index(f"tests/e2e/{name}::test_a[{parameters}]")

@@ -15,7 +15,7 @@ from tests.second_try import (
     MAX_SECOND_TRIES,
     MAX_SECOND_TRIES_OF_MAKE_TEST,
     REPORT_FILE,
-    SecondTry,
+    RetriedTest,
     find_failure_reason,
 )
 from tests.sources import ROOT
@@ -31,7 +31,7 @@ TEST_ID = "tests/test_a.py::test_b"
 
 @pytest.fixture
 def work_tree(tmp_path: Path) -> Path:
-    """Create a work tree with the files that `.ci/run` uses and the single test `tests/test_a.py::test_b`."""
+    """Create a work tree with the files that `.ci/run` uses, and the single test `tests/test_a.py::test_b`."""
     for folder in (".ci", "path", ".venv/bin", "tests"):
         (tmp_path / folder).mkdir(parents=True)
     shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
@@ -62,7 +62,7 @@ def run_ci(tree: Path, cases: str, *arguments: str) -> tuple[subprocess.Complete
     return result, (tree / "calls").read_text().splitlines()
 
 
-def test_report_contains_first_failure_and_second_outcome(work_tree: Path) -> None:
+def test_report_contains_first_failure_and_outcome_of_retry(work_tree: Path) -> None:
     result, calls = run_ci(work_tree, f'"test ARGS=--last-failed") {PASSING_CASE} test) {FAILING_CASE}', "--all")
 
     assert calls == ["lint", "test", "test ARGS=--last-failed", "e2e", "test-slow"]
@@ -72,7 +72,7 @@ def test_report_contains_first_failure_and_second_outcome(work_tree: Path) -> No
     assert result.returncode == 0
 
 
-def test_run_fails_if_a_test_fails_twice(work_tree: Path) -> None:
+def test_run_fails_if_test_fails_twice(work_tree: Path) -> None:
     result, calls = run_ci(work_tree, f"test*) {FAILING_CASE}")
 
     assert calls == ["lint", "test", "test ARGS=--last-failed"]
@@ -81,8 +81,8 @@ def test_run_fails_if_a_test_fails_twice(work_tree: Path) -> None:
     assert result.stderr.endswith(f"error: failed twice: {TEST_ID}\n")
 
 
-def test_run_fails_if_a_different_test_fails_at_second_try(work_tree: Path) -> None:
-    """Check that `.ci/run` fails if a test that had not run on the first try fails on the second try.
+def test_run_fails_if_another_test_fails_at_retry(work_tree: Path) -> None:
+    """Check that `.ci/run` fails if a test that did not run at first fails during the retry.
 
     The target has two pytest runs; the second one starts only if the first one passes.
     """
@@ -95,7 +95,7 @@ def test_run_fails_if_a_different_test_fails_at_second_try(work_tree: Path) -> N
     assert result.stderr == "error: other tests of make test failed at the second try: tests/test_a.py::test_c\n"
 
 
-def test_killed_run_gets_no_second_try(work_tree: Path) -> None:
+def test_killed_run_is_not_retried(work_tree: Path) -> None:
     result, calls = run_ci(work_tree, "test) kill -KILL $$;;")
 
     assert calls == ["lint", "test"]
@@ -104,7 +104,7 @@ def test_killed_run_gets_no_second_try(work_tree: Path) -> None:
 
 
 def test_run_without_report_is_incomplete(work_tree: Path) -> None:
-    """Check that a run without a report fails: pytest exits with 0 if its workers were killed before the first test."""
+    """Check that a run without a report fails, as pytest exits with 0 if its workers die before the first test."""
     result, _ = run_ci(work_tree, "test) ;;")
 
     assert result.returncode == 1
@@ -122,8 +122,8 @@ def test_last_line_of_run_reports_that_real_nodes_were_not_tested(work_tree: Pat
 
 
 @pytest.mark.parametrize(("arguments", "is_run"), [((), False), (("--all",), True)])
-def test_target_that_would_end_too_late_is_left_out(work_tree: Path, arguments: tuple[str, ...], is_run: bool) -> None:
-    """Check that the last line names the target that is left out; the fake `date` reports the start 70 minutes ago."""
+def test_target_that_would_end_too_late_is_skipped(work_tree: Path, arguments: tuple[str, ...], is_run: bool) -> None:
+    """Check that the last line names the skipped target; the fake `date` reports that the run began 70 minutes ago."""
     date = work_tree / "path" / "date"
     date.write_text(f"#!/bin/sh\necho {int(time.time()) - 4200}\n")
     date.chmod(0o755)
@@ -143,9 +143,10 @@ def test_target_that_would_end_too_late_is_left_out(work_tree: Path, arguments: 
         (1, MAX_SECOND_TRIES, "11 tests needed a second try, at most 10 may"),
     ],
 )
-def test_run_fails_if_too_many_tests_need_a_second_try(make_test_count: int, other_count: int, reason: str) -> None:
+def test_run_fails_if_too_many_tests_need_retry(make_test_count: int, other_count: int, reason: str) -> None:
     second_tries = [
-        SecondTry(f"test_{number}", "", "", number < make_test_count) for number in range(make_test_count + other_count)
+        RetriedTest(f"test_{number}", "", "", number < make_test_count)
+        for number in range(make_test_count + other_count)
     ]
 
     assert find_failure_reason(second_tries) == reason

@@ -34,7 +34,7 @@ def check_text(tmp_path: Path, name: str, text: str) -> list[str]:
     ],
 )
 def test_disallowed_word_is_reported(tmp_path: Path, name: str, text: str, problem: str) -> None:
-    """Check that names, comments, messages, docstrings and pages are checked, and that each problem names a remedy."""
+    """Check that names, comments, messages, docstrings and pages are checked, and that each problem has a remedy."""
     (reported,) = check_text(tmp_path, name, text)
     assert reported.startswith(problem)
 
@@ -55,7 +55,7 @@ def test_code_and_data_are_not_checked(tmp_path: Path, name: str, text: str) -> 
 
 
 def test_wording_exception_applies_only_to_listed_file_and_text(tmp_path: Path) -> None:
-    """Check that an `allow` line has no effect on another file or on another word in the same file."""
+    """Check that an `allow` line has no effect on other files, or on other words in the same file."""
     path = tmp_path / "words.txt"
     path.write_text("prose somebody|nobody: the actor\nallow a.md somebody else: a title\n")
     rules = read_rules(path)
@@ -68,7 +68,7 @@ def test_wording_exception_applies_only_to_listed_file_and_text(tmp_path: Path) 
 
 @pytest.mark.parametrize("line", ["name tell", "word tell: emit", "name : emit", "allow README.md"])
 def test_malformed_line_of_word_list_is_rejected(tmp_path: Path, line: str) -> None:
-    """Check that a line without a kind, a value or a replacement causes an error with the file and the line number."""
+    """Check that a line without a kind, a value or a replacement causes an error with file and line number."""
     path = tmp_path / "words.txt"
     path.write_text(f"{line}\n")
 

@@ -1,4 +1,4 @@
-"""Finds words that this project does not use, docstrings without a leading verb and Markdown lines that are too long.
+"""Finds words that this project does not use, docstrings without a leading verb, and too long Markdown lines.
 
 `python -m tests.wording` prints `FILE:LINE: problem` for each problem in the files that git tracks, and exits with
 status 1 if there is any. `make lint` runs this check. tests/wording.txt lists the words and the exceptions.
@@ -60,7 +60,7 @@ class Rules:
     allowed: list[tuple[str, str]]
 
     def find_problems(self, file: str, text: Text) -> Iterator[str]:
-        """Yield a message for each word in this text that the project does not use."""
+        """Yield a message about each word in this text that the project does not use."""
         if text.kind == "name":
             if not self._is_allowed(file, text.text, text.text):
                 for word in split_identifier(text.text):

@@ -1,4 +1,4 @@
-"""Creates the nodes, namespaces, pods, budgets and NodeMaintenances of a test on a real cluster; reads its audit log.
+"""Creates nodes, namespaces, pods, PDBs and NodeMaintenances for a test on a real cluster; reads the audit log.
 
 All functions that wait use watches.
 """
@@ -25,7 +25,7 @@ from localcluster.waiting import DEFAULT_TIMEOUT_SECONDS, KnownState, wait_for_c
 STALE_WRITE_STATUSES = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 """Status codes of writes based on stale data: a stale resourceVersion, or a failed `test` in a JSON patch."""
 NODE_BATCH_SIZE = 8
-"""Number of nodes that are created together, which takes hardly longer than creating one; tests do not share nodes."""
+"""Number of nodes that are created together, which is hardly slower than creating one; tests do not share nodes."""
 _name_numbers = itertools.count(1)
 _free_nodes: WeakKeyDictionary[LocalCluster, list[str]] = WeakKeyDictionary()
 _free_nodes_lock = threading.Lock()
@@ -44,7 +44,7 @@ class Workload:
     def delete_objects(self) -> None:
         """Delete this test's Deployments and nodes.
 
-        The controllers of remaining Deployments would retry to create pods whenever a node changes. With the nodes of
+        The controllers of remaining Deployments would try to create pods whenever a node changes. With the nodes of
         hundreds of earlier tests, requests that list nodes would take ten times as long.
         """
         for path in self._deployments:
@@ -75,18 +75,18 @@ class Workload:
             return self._nodes[-1]
 
     def read_node(self, name: str) -> Object:
-        """Read the current state of the node."""
+        """Return the node in its current state."""
         return self.client.get(f"/api/v1/nodes/{name}")
 
     def create_bare_pods(
         self, node: str, *names: str, namespace: str = "", ready: bool = True, **options: Any
     ) -> list[Object]:
-        """Create bare pods with `build_pod`, wait until they are Ready if `ready` is set, and return them."""
+        """Create bare pods with `build_pod`, wait until they are Ready unless `ready` is false, and return them."""
         bodies = [build_pod(node, name, **options) for name in names]
         return self.create_pods(namespace or self.namespace, bodies, ready=ready)
 
     def create_pods(self, namespace: str, bodies: list[Object], *, ready: bool = True) -> list[Object]:
-        """Create these pods, wait until they are Ready if `ready` is set, and return them."""
+        """Create these pods, wait until they are Ready unless `ready` is false, and return them."""
         path = f"/api/v1/namespaces/{namespace}/pods"
         created = self.client.gather_all(*(self.client.api.create(path, body) for body in bodies))
         if not (ready and created):
@@ -114,7 +114,7 @@ class Workload:
         return self.wait_for_object(f"{path}/{name}", is_reconciled)
 
     def create_deployment(self, name: str, node: str, replicas: int) -> list[Object]:
-        """Create a Deployment whose pods can only run on `node`; return its pods once they are Ready."""
+        """Create a Deployment whose pods can run only on `node`; return its pods once they are Ready."""
         spec = {"replicas": replicas, **_build_pod_template_spec(name, node)}
         path = f"/apis/apps/v1/namespaces/{self.namespace}/deployments"
         self.client.create(path, {"metadata": {"name": name}, "spec": spec})
@@ -122,7 +122,7 @@ class Workload:
         return self._wait_for_ready_pods(name, replicas)
 
     def create_daemonset(self, name: str, node: str) -> Object:
-        """Create a DaemonSet that runs only on `node`; return its pod once it is Ready."""
+        """Create a DaemonSet that runs only on `node`; return its pod once the pod is Ready."""
         self.client.create(
             f"/apis/apps/v1/namespaces/{self.namespace}/daemonsets",
             {"metadata": {"name": name}, "spec": _build_pod_template_spec(name, node)},
@@ -146,7 +146,7 @@ class Workload:
         drain: Object | None = None,
         **metadata: Any,
     ) -> Object:
-        """Create a NodeMaintenance of `node`, with `spec.drain` if `drain` is given, and return it."""
+        """Create a NodeMaintenance for `node`, with `spec.drain` if `drain` is given, and return it."""
         body = {
             "apiVersion": group.api_version,
             "kind": "NodeMaintenance",
@@ -156,11 +156,11 @@ class Workload:
         return self.client.create(group.path, body)
 
     def read_maintenance(self, maintenance: Object) -> Object:
-        """Read the current state of the NodeMaintenance."""
+        """Return the NodeMaintenance in its current state."""
         return self.client.get(build_maintenance_path(maintenance))
 
     def delete(self, path: str) -> None:
-        """Request the deletion of the object at `path` without a check of its uid."""
+        """Request the deletion of the object at `path`, without a precondition on its uid."""
         self.client.run(self.client.api.request("DELETE", path))
 
     def remove_maintenance(self, maintenance: Object) -> None:
@@ -188,7 +188,7 @@ class Workload:
         labels: str = "",
         known_state: KnownState | None = None,
     ) -> dict[str, Object]:
-        """Wait until the objects at `path` satisfy `predicate`, which gets them by name; return them by name.
+        """Wait until the objects at `path`, as a dictionary by name, satisfy `predicate`; return the dictionary.
 
         If `known_state` is given, only later changes are checked.
         """
@@ -224,7 +224,7 @@ def build_pod(
 
 
 def _build_pod_template_spec(app: str, node: str) -> Object:
-    """Build the selector and the pod template of a workload whose pods can only run on `node`."""
+    """Build the selector and the pod template of a workload whose pods can run only on `node`."""
     return {
         "selector": {"matchLabels": {"app": app}},
         "template": {
@@ -238,7 +238,7 @@ def _build_pod_template_spec(app: str, node: str) -> Object:
 
 
 def summarize_writes(entries: list[Object]) -> list[tuple[str, str, str]]:
-    """Return audit entries as (verb, resource or resource/subresource, name), without writes based on stale data.
+    """Return audit log entries as (verb, resource or resource/subresource, name), without writes based on stale data.
 
     The API server rejects a write if another client has changed the object since it was read. For example, the
     controller manager taints a node as soon as it is cordoned, and the product then repeats its patch.

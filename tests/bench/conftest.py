@@ -1,4 +1,4 @@
-"""A cluster without the product's processes, for the tests of the benchmark's measuring code."""
+"""Fixture for the tests of the benchmark's measuring code: a cluster on which the product does not run."""
 
 from __future__ import annotations
 

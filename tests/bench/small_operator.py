@@ -1,4 +1,4 @@
-"""A minimal operator for the benchmark's tests, which handles one maintenance at a time.
+"""A minimal operator for the benchmark's tests, which drains one node at a time.
 
 For each maintenance, the operator cordons the node, evicts the pods and waits until the pods are gone.
 """

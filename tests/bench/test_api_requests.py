@@ -31,7 +31,7 @@ def build_audit_line(
     return json.dumps(audit_event | ({"objectRef": object_ref} if object_ref else {})).encode()
 
 
-def test_parsed_request_has_time_account_verb_resource_and_object() -> None:
+def test_parsed_request_has_time_service_account_verb_resource_and_object() -> None:
     requests = list(
         parse_requests(
             [build_audit_line("create", resource="pods", subresource="eviction", namespace="shop", name="web-1")]
@@ -108,7 +108,7 @@ def test_each_read_of_audit_log_continues_after_previous_read(tmp_path: Path) ->
 
 
 def test_audit_log_yields_only_requests_of_product(idle_cluster: LocalCluster) -> None:
-    """Check that all requests of the product, even rejected ones, are read, and an administrator's requests are not."""
+    """Check that the log yields the product's requests, including rejected ones, but no administrator's requests."""
     log = AuditLog(idle_cluster.audit_log)
 
     with pytest.raises(ApiError):

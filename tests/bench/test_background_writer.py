@@ -10,7 +10,7 @@ from kube.nodes import NODES_PATH
 from localcluster.cluster import LocalCluster
 
 WRITES_PER_SECOND = 20
-"""Number of writes per second; on a machine with other load, the writer may fail because it does not reach it."""
+"""Number of writes per second; the writer fails if other load on the machine keeps it below this rate."""
 
 
 @pytest.mark.alone

@@ -26,7 +26,7 @@ def test_subsets_of_cases_are_nested() -> None:
 
 
 def test_complete_case_name_selects_only_that_case() -> None:
-    """Check that a case's complete name selects only this case, although other names begin with this name."""
+    """Check that a case's complete name selects only this case, even if it is a prefix of other names."""
     assert [case.name for case in select_cases("10 pods", QUICK)] == ["10 pods"]
 
 
@@ -46,7 +46,7 @@ def test_filter_without_match_is_rejected_with_list_of_cases() -> None:
 
 
 def test_each_case_can_be_selected_by_name() -> None:
-    """Check that no case name contains a comma, which separates names, so that each name selects its case."""
+    """Check that no case name contains a comma, the separator of names, so that each name selects its case."""
     assert [select_cases(case.name, FULL) for case in CASES] == [(case,) for case in CASES]
 
 

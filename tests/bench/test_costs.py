@@ -28,7 +28,7 @@ from eventing.journal.entries import Attempt
 from eventing.journal.store import Journal
 
 CHILD_SCRIPT = "import os; print(os.getpid(), flush=True); input()"
-"""Script that prints its pid; once it has printed the pid, its command line is visible in /proc."""
+"""Python script that prints its pid; after the output, its command line is visible in /proc."""
 PARENT_SCRIPT = "import subprocess, sys; subprocess.run([sys.executable, '-c', {!r}, {!r}])"
 FORKING_SCRIPT = (
     "import os, signal; held = bytearray(b'x') * (64 << 20); child = os.fork(); "
@@ -38,7 +38,7 @@ FORKING_SCRIPT = (
 
 @pytest.mark.parametrize(("child_argument", "group_name"), [("other", "delivery"), ("eventing.podsource", "podsource")])
 def test_process_group_includes_children_except_podsource(child_argument: str, group_name: str) -> None:
-    """Check that a process is grouped with its children, except PodSource, which is a child of the local delivery."""
+    """Check that a process and its children form one group, except for PodSource, a child of the local delivery."""
     command = [sys.executable, "-c", PARENT_SCRIPT.format(CHILD_SCRIPT, child_argument)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout
@@ -62,7 +62,7 @@ def test_exited_process_has_zero_cpu_time_and_memory() -> None:
 
 
 def test_memory_shared_with_forked_worker_counts_once() -> None:
-    """Check that memory that a process shares with a forked worker is counted once, not for each process."""
+    """Check that memory that a process shares with a forked worker is counted only once."""
     with subprocess.Popen([sys.executable, "-c", FORKING_SCRIPT], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout
         child = int(parent.stdout.readline())
@@ -143,5 +143,5 @@ def test_queueing_time_is_from_post_to_first_attempt(tmp_path: Path) -> None:
     assert measure_queueing(journal, tmp_path / "none.log", since) == {}
 
 
-def test_summary_separates_longest_wait_from_99th_percentile() -> None:
+def test_summary_shows_maximum_and_99th_percentile_of_waiting_times() -> None:
     assert summarize_waits([0.1] * 99 + [0.2] + [7.0]) == {"median": 0.1, "99 %": 0.2, "longest": 7.0}

@@ -1,4 +1,4 @@
-"""Tests that a drain that does not finish is aborted, so that only its case fails and not the whole benchmark."""
+"""Tests that an unfinished drain is aborted, so that only its case fails and not the whole benchmark."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_drain_that_does_not_finish_is_aborted(
     budget: int,
     termination_delay: str,
 ) -> None:
-    """Check that a drain is aborted if the budget allows no eviction, or if the pod does not terminate.
+    """Check that a drain is aborted if the PodDisruptionBudget allows no eviction, or if the pod does not terminate.
 
     kubectl retries an eviction only every 5 s, so the case for kubectl uses a pod that does not terminate.
     """

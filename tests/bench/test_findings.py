@@ -1,4 +1,4 @@
-"""Tests for the analysis of an idle period, and for the comparison of figures with their limits."""
+"""Tests for the analysis of an idle period, and for the comparison of measured values with their limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def build_request(
     return Request(received_at, "resync", verb, resource, namespace, name, is_missing)
 
 
-def test_requests_are_attributed_to_ticks() -> None:
+def test_requests_during_tick_are_attributed_to_tick() -> None:
     ticks = [Tick(100.0, 0.5), Tick(115.0, 0.3)]
     requests = [
         *(build_request(100.2, "list pods"), build_request(100.3, "list pods"), build_request(100.1, "list nodes")),
@@ -53,7 +53,7 @@ def test_lease_renewals_and_watches_are_counted_separately() -> None:
 
 
 def test_requests_for_unserved_kind_are_counted_separately() -> None:
-    """Check that discovery requests for an unserved kind are counted separately, such as those of a failed watch.
+    """Check that discovery requests for an unserved kind, for example after a failed watch, are counted separately.
 
     A request for a deleted object counts as a normal request.
     """
@@ -70,7 +70,7 @@ def test_requests_for_unserved_kind_are_counted_separately() -> None:
     assert figures["requests between ticks"] == 2
 
 
-def test_tick_figures_are_omitted_if_no_tick_occurred() -> None:
+def test_tick_values_are_omitted_if_no_tick_occurred() -> None:
     assert not any("of a tick" in metric for metric, _, _ in IdlePeriod([], [], 0, 0, 0).build_figures())
 
 
@@ -82,7 +82,7 @@ def test_tick_figures_are_omitted_if_no_tick_occurred() -> None:
         (2.5, 0, ["**2.5**", "0"], "e: c: w: 2.5 (limit 0, exceeded)"),
     ],
 )
-def test_figure_above_limit_is_bold(
+def test_value_above_limit_is_bold(
     value: float, limit: float | None, expected_row: list[str], expected_line: str
 ) -> None:
     finding = Finding("e", "c", "w", value, limit)

@@ -1,4 +1,7 @@
-"""Tests for `--add`: measurements are added to earlier results; only new measurements determine the exit status."""
+"""Tests for the benchmark's option `--add`, which adds measurements to earlier results.
+
+Only the new measurements determine the exit status.
+"""
 
 from __future__ import annotations
 

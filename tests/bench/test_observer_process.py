@@ -22,7 +22,7 @@ def observer_process(idle_cluster: LocalCluster) -> Iterator[ObserverProcess]:
 
 
 def test_cordon_and_uncordon_are_observed(idle_cluster: LocalCluster, observer_process: ObserverProcess) -> None:
-    """Check that the observer reports when a node was cordoned, and when it was uncordoned after a given time."""
+    """Check that the observer reports the times of a cordon and of the next uncordon after a given time."""
     client, started = idle_cluster.get_client(), time.monotonic()
 
     client.patch(f"/api/v1/nodes/{NODE_NAME}", {"spec": {"unschedulable": True}})

@@ -1,4 +1,4 @@
-"""Tests for the variables `OPERATOR` (a command) and `OPERATOR_CRD` (a file), and the errors for invalid values."""
+"""Tests for the variables `OPERATOR` (the command of another operator) and `OPERATOR_CRD` (the file with its CRD)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def crd_file(tmp_path: Path) -> Path:
     return file
 
 
-def test_no_operator_is_measured_if_both_variables_are_empty() -> None:
+def test_no_other_operator_is_measured_if_both_variables_are_empty() -> None:
     assert parse_operator("", "") is None
 
 

@@ -1,4 +1,4 @@
-"""Tests for the statistics of rounds (medians, ranges and ratios of adjacent rounds), and for the results file."""
+"""Tests for the statistics of benchmark rounds (medians, ranges, ratios of paired rounds), and for the results file."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_ratio_is_median_of_ratios_of_paired_rounds() -> None:
     assert compute_ratio(build_rounds("ours", 1.0, 4.0, 3.0), build_rounds("floor", 1.0, 2.0, 1.0)) == 2.0
 
 
-def test_round_without_counterpart_is_ignored_in_ratio() -> None:
+def test_unpaired_round_does_not_affect_ratio() -> None:
     assert compute_ratio(build_rounds("ours", 1.0, 9.0), build_rounds("floor", 2.0)) == 0.5
     assert math.isnan(compute_ratio(build_rounds("ours", 1.0), []))
 
 
-def test_formatted_range_has_median_minimum_and_maximum() -> None:
+def test_formatted_range_contains_median_minimum_and_maximum() -> None:
     assert format_range([3.0, 1.0, 2.0]) == "2.00 (1.00–3.00)"
 
 
@@ -66,7 +66,7 @@ def test_each_case_has_a_row_for_each_drainer() -> None:
     ]
 
 
-def test_costs_are_medians_in_descending_order() -> None:
+def test_median_costs_are_sorted_in_descending_order() -> None:
     costs = [{"events": {"dev.a": count, "dev.b": 9.0}, "waits": {"longest": 0.5}} for count in (1.0, 3.0, 5.0)]
     rounds = [Round("knative", "10 pods", "ours", number, 1, 1, 1, count) for number, count in enumerate(costs)]
 
@@ -89,7 +89,7 @@ def test_written_results_file_can_be_read(tmp_path: Path) -> None:
 
 
 def test_new_measurement_replaces_earlier_results_of_its_case() -> None:
-    """Check that a new measurement replaces the earlier results of its case when it is added, not when the run starts.
+    """Check that adding a case's new measurement replaces the case's earlier results.
 
     The second round of a case does not replace the first round of the same run.
     """
@@ -109,7 +109,7 @@ def test_new_measurement_replaces_earlier_results_of_its_case() -> None:
     assert continued.earlier_environments == {f"local: {IDLE.name}": {"date": "Monday"}}
 
 
-def test_environment_of_earlier_run_is_kept_over_several_runs() -> None:
+def test_environment_of_earlier_run_is_kept_in_later_runs() -> None:
     results = Results({"date": "Monday"}, build_rounds("ours", 1.0))
     for day in ("Tuesday", "Friday"):
         results = results.continue_run({"date": day})
@@ -155,7 +155,7 @@ def test_results_store_and_format_each_kind_of_measurement() -> None:
 
 
 def test_rounds_and_findings_of_failed_case_are_removed() -> None:
-    """Check that the rounds and findings of a failed case are removed, because the case was not measured completely."""
+    """Check that a failed case loses its rounds and findings, because its measurement is incomplete."""
     other_rounds = [Round("knative", "10 pods", "ours", 0, 1, 1, 1), Round("local", "100 pods", "ours", 0, 1, 1, 1)]
     failure, results = Failure("local", "10 pods", "why"), Results()
     measured: list[Measurement] = [
@@ -171,7 +171,7 @@ def test_rounds_and_findings_of_failed_case_are_removed() -> None:
 
 
 def test_failure_before_first_round_keeps_earlier_results() -> None:
-    """Check that a failure before the first round leaves earlier runs' results, and replaces an earlier failure."""
+    """Check that a failure before the first round keeps the results of earlier runs, and replaces their failure."""
     old = Results({"date": "Monday"}, build_rounds("ours", 1.0), [Finding("local", IDLE.name, "w", 1.0)])
     old.add(Failure("knative", "10 pods", "timed out"))
     continued, second_failure = old.continue_run({"date": "Friday"}), Failure("knative", "10 pods", "timed out again")
@@ -203,9 +203,9 @@ def test_results_are_sorted_by_engine_and_case() -> None:
 
 
 def test_typical_cost_is_median_of_round_totals() -> None:
-    """Check that the typical cost is the median of the rounds' totals, not the sum of the medians of its parts.
+    """Check that the typical cost is the median of the rounds' totals, not the sum of the components' medians.
 
-    The sum of medians would lack a part that occurs in only one of three rounds.
+    That sum would omit a component that occurs in only one of three rounds.
     """
     request_counts: list[dict[str, float]] = [
         {"get": 4.0, "list": 1.0},

@@ -1,4 +1,4 @@
-"""Fixtures for the chain tests, which use a separate cluster, because other tests need a cluster without the product.
+"""Fixtures for the chain tests, which use their own cluster because other tests need one without the product.
 
 The cluster stops after the last test of this package, because an idle cluster uses a tenth of a core.
 """

@@ -1,4 +1,4 @@
-"""Test environment for the chain tests: creates, watches and reads nodes, pods, budgets and maintenances."""
+"""Test environment for the chain tests, with helpers for nodes, pods, PodDisruptionBudgets and maintenances."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ class ChainEnvironment:
     ) -> list[Object]:
         """Create bare pods on the node and return them once all are Ready.
 
-        Options `delete` and `ready` are delays of kwok's stages; `grace` is the termination grace period in seconds.
+        The options `delete` and `ready` are delays of kwok's stages of the same name; `grace` is the termination grace
+        period in seconds.
         """
         namespace = namespace or self.create_namespace()
         delays = {
@@ -87,7 +88,7 @@ class ChainEnvironment:
         sets_node_name: bool = False,
         **delays: str,
     ) -> None:
-        """Create the Deployment `web`, and wait until all replicas are available.
+        """Create the Deployment `web`, and wait until all its replicas are available.
 
         `delays` are delays of kwok's stages `delete` and `ready`. The pods can be scheduled only on this node and on
         nodes later passed to `allow_deployment_on_node`. If `sets_node_name` is true, the pod template sets `nodeName`.
@@ -115,7 +116,7 @@ class ChainEnvironment:
         )
 
     def allow_deployment_on_node(self, namespace: str, node: str) -> None:
-        """Allow the namespace's Deployment to run on this node, in addition to the nodes allowed before."""
+        """Allow the namespace's Deployment to run on this node too, in addition to those already allowed."""
         self.client.patch(build_node_path(node), {"metadata": {"labels": {"pool": namespace}}})
 
     def drain_node_with_pods(self, node: str, count: int) -> str:
@@ -192,7 +193,7 @@ class ChainEnvironment:
         return time.monotonic() - started
 
     def send_tick(self) -> None:
-        """Send a tick, and wait until the delivery has no pending events from this or earlier ticks."""
+        """Send a resync tick, and wait until the delivery has no pending events."""
         self._post_tick()
         self.wait_until_delivered()
 
@@ -200,10 +201,9 @@ class ChainEnvironment:
         assert post_event(build_tick(), self.product.broker_url).status_code == HTTPStatus.ACCEPTED
 
     def wait_with_ticks(self, wait: Callable[[], T], timeout: float = 60.0) -> T:
-        """Send a tick, call `wait` and return its result; repeat this whenever `wait` raises `TimeoutError`.
+        """Send a resync tick, call `wait` and return its result; repeat both while `wait` raises `TimeoutError`.
 
-        Raises the `TimeoutError` after `timeout`. Use this method to wait for an effect of a tick, since PingSource
-        sends a tick only every 15 s.
+        Raises the last `TimeoutError` after `timeout` seconds. PingSource alone sends a tick only every 15 s.
         """
         return retry_action(self._post_tick, wait, timeout)
 
@@ -233,7 +233,7 @@ class ChainEnvironment:
         return spec
 
     def list_pods_on(self, node: str) -> list[Object]:
-        """Return the pods that are currently on the node."""
+        """Return the pods that currently exist on the node."""
         pods: list[Object] = self.client.list("/api/v1/pods", field_selector=f"spec.nodeName={node}")["items"]
         return pods
 
@@ -251,7 +251,7 @@ class ChainEnvironment:
 
 
 class FinishedMaintenances:
-    """Context manager that creates three maintenances, and lists the product's writes after they have finished."""
+    """Context manager that creates three maintenances, and lists the product's writes since they have succeeded."""
 
     def __init__(self, environment: ChainEnvironment) -> None:
         self._environment = environment
@@ -276,15 +276,15 @@ class FinishedMaintenances:
             self._environment.wait_for_deletion(path)
 
     def wait_for_tick_count(self, count: int) -> None:
-        """Wait until the delivery has accepted `count` ticks, whether sent by PingSource or by a test."""
+        """Wait until the delivery has accepted `count` resync ticks, whether sent by PingSource or by a test."""
         self._event_log.wait_for_events(TICK, 30.0 * count, count=count)
 
     def list_resource_versions(self) -> list[str]:
-        """Return the current resourceVersions of the maintenances."""
+        """Return the maintenances' current resourceVersions."""
         return [self._environment.client.get(path)["metadata"]["resourceVersion"] for path in self._paths]
 
     def list_writes_after_success(self) -> list[Object]:
-        """Return the product's writes to the maintenances, their nodes and Leases since the maintenances succeeded."""
+        """Return the product's writes to the maintenances, and to their nodes and Leases, since their success."""
         names = {*self._nodes, *map(build_lease_name, self._nodes), *(path.rsplit("/", 1)[1] for path in self._paths)}
         writes = self._environment.list_product_writes()[self._write_count_before :]
         return [entry for entry in writes if entry["objectRef"].get("name") in names]

@@ -1,4 +1,4 @@
-"""Helpers that wait until an object's events are recorded, read them, and run commands on the journal."""
+"""Helpers that wait for an object's events to be recorded, read these events, and run `kubectl maintenance`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def wait_for_recorded_events(environment: ChainEnvironment, uid: str) -> list[En
 def wait_for_complete_recording(client: SyncClient, journal: str, uid: str) -> list[Entry]:
     """Wait until the journal contains a function call for each event and matching Trigger, and all replies.
 
-    Returns the object's events.
+    Returns the events about the object.
     """
     targets = TargetResolver(TargetOptions(in_process=True), client)
     entries: list[Entry] = []
@@ -46,9 +46,9 @@ def wait_for_complete_recording(client: SyncClient, journal: str, uid: str) -> l
     return entries
 
 
-def select_reply_ids(uid: str, attempt: Attempt) -> set[str]:
-    """Return the ids of the attempt's replies that concern the object."""
-    return {str(reply["id"]) for reply in attempt.replies if uid in map(reply.get, EXTENSION_OF_KIND.values())}
+def select_reply_ids(object_uid: str, attempt: Attempt) -> set[str]:
+    """Return the ids of the attempt's reply events that are about the object."""
+    return {str(reply["id"]) for reply in attempt.replies if object_uid in map(reply.get, EXTENSION_OF_KIND.values())}
 
 
 def run_command(environment: ChainEnvironment, *arguments: str) -> Result:

@@ -1,4 +1,4 @@
-"""Helper that serves the functions from a copy of the source code in which a piece of text has been replaced."""
+"""Helper that serves the functions from a copy of the source code with one piece of text replaced."""
 
 from __future__ import annotations
 

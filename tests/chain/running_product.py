@@ -1,4 +1,4 @@
-"""Helper that runs the product on a local cluster for the tests of one package."""
+"""Helper that runs the product on a local cluster, for the fixtures of a test package."""
 
 from __future__ import annotations
 

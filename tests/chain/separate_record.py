@@ -1,4 +1,4 @@
-"""The product with `record` in a separate process, as on a real cluster, so that a test can stop only `record`."""
+"""The product with the function `record` in a separate process, so that a test can stop only `record`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from localcluster.servers import LOOPBACK
 
 
 class ProductWithSeparateRecord(Product):
-    """The product with a separate process for `record`.
+    """The product with a separate process for the function `record`.
 
     Args:
         cluster: A cluster with the manifests installed.
@@ -50,7 +50,7 @@ class ProductWithSeparateRecord(Product):
         super()._start_and_wait()
 
     def stop(self) -> None:
-        """Stop all processes, `record` last."""
+        """Stop all processes; `record` is stopped last."""
         super().stop()
         self.record.stop()
 

@@ -11,7 +11,7 @@ from tests.chain.environment import ChainEnvironment
 from tests.chain.test_not_ready import WRITTEN_RESOURCES
 from tests.proofs import proves
 
-# This module runs first in its group, so that the fixture's maintenances are idle for as long as possible.
+# This module runs first in its xdist group, so that the fixture's maintenances are idle for as long as possible.
 pytestmark = pytest.mark.usefixtures("finished_maintenances")
 
 
@@ -26,7 +26,7 @@ def test_nothing_is_evicted_before_cordon_and_taint(environment: ChainEnvironmen
     writes = [entry for entry in environment.list_product_writes() if entry["objectRef"].get("name") == node]
     successful_writes = [
         entry for entry in writes if entry["responseStatus"]["code"] < 300
-    ]  # failed writes, such as conflicts, are retried
+    ]  # The audit log also contains failed writes, such as conflicts, which are retried.
     node_write_times = [
         entry["stageTimestamp"] for entry in successful_writes if entry["objectRef"]["resource"] == "nodes"
     ]
@@ -40,8 +40,8 @@ def test_nothing_is_evicted_before_cordon_and_taint(environment: ChainEnvironmen
 
 
 @proves("NMO-6")
-def test_pods_are_only_evicted_with_uid_precondition(environment: ChainEnvironment) -> None:
-    """NMO-6, 9: every eviction has the pod's uid as a precondition, and the product never deletes a pod itself."""
+def test_each_eviction_has_uid_precondition_and_no_pod_is_deleted(environment: ChainEnvironment) -> None:
+    """NMO-6, 9: every eviction has the pod's uid as a precondition, and the product never deletes a pod directly."""
     node = environment.create_node()
     pods = environment.create_pods(node, 5)
     path = environment.create_maintenance(node)
@@ -62,7 +62,7 @@ def test_pods_are_only_evicted_with_uid_precondition(environment: ChainEnvironme
 
 @proves("C10")
 def test_maintenance_writes_only_what_drain_requires_and_leaves_node_ready(environment: ChainEnvironment) -> None:
-    """C10: the product writes only what a drain requires, and the Node remains the same object and Ready.
+    """C10: the product writes only what a drain requires, and the Node is not recreated and stays Ready.
 
     In the Node, the product changes only `unschedulable`, taints and labels.
     """
@@ -87,7 +87,7 @@ def test_maintenance_writes_only_what_drain_requires_and_leaves_node_ready(envir
 
 
 def is_node_ready(node: Object) -> bool:
-    """Return whether a node's condition Ready is True."""
+    """Return whether the node's condition Ready is True."""
     return any(
         (condition["type"], condition["status"]) == ("Ready", "True") for condition in node["status"]["conditions"]
     )

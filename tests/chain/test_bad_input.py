@@ -44,7 +44,7 @@ def test_maintenance_for_unknown_node_fails_until_node_is_created(environment: C
     ],
 )
 def test_schema_rejects_invalid_node_name(environment: ChainEnvironment, spec: Object, expected_message: str) -> None:
-    """NMO-2, NMO-18: even without the webhook, the CRD's schema rejects an invalid node name and names the field."""
+    """NMO-2, NMO-18: even without the admission webhook, the CRD's schema rejects an invalid `nodeName`."""
     type_and_metadata = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": "bad"}}
 
     with pytest.raises(LocalClusterError) as error:
@@ -84,7 +84,7 @@ def test_deleting_node_deletes_its_maintenance(environment: ChainEnvironment) ->
 
 
 def test_pod_with_finalizer_is_reported_as_blocked(environment: ChainEnvironment) -> None:
-    """NMO-12, OSV-15: a terminating pod is reported as blocked until its finalizer is removed."""
+    """NMO-12, OSV-15: a terminating pod with a finalizer is reported as blocked until the finalizer is removed."""
     node = environment.create_node()
     (pod,) = environment.create_pods(node, 1, finalizers=["example.com/hold"], grace=1)
     path = environment.create_maintenance(node)

@@ -14,10 +14,10 @@ from tests.proofs import proves
 
 @proves("NMO-6", "NMO-10", "NMO-12", "NMO-13", "C21")
 def test_budget_that_allows_one_disruption_serializes_evictions(environment: ChainEnvironment) -> None:
-    """NMO-10, 12, 13, C21: a budget that allows one disruption serializes the evictions.
+    """NMO-10, 12, 13, C21: a PodDisruptionBudget that allows one disruption serializes the evictions.
 
     Progress never decreases, `pendingPods` only shrinks, and `evictionPods` keeps its initial value. The status reports
-    the budget, and `lastError` is removed at the end.
+    the PDB, and `lastError` is removed at the end.
     """
     node, other_node, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
     environment.create_deployment(namespace, node, 5, ready="300ms")
@@ -52,7 +52,7 @@ def test_budget_that_allows_one_disruption_serializes_evictions(environment: Cha
 
 @pytest.fixture
 def unevictable_pods(environment: ChainEnvironment) -> list[Object]:
-    """Return three pods on one node whose budget allows no disruptions."""
+    """Return three pods on one node whose PodDisruptionBudget allows no disruptions."""
     namespace = environment.create_namespace()
     pods = environment.create_pods(environment.create_node(), 3, namespace=namespace, labels={"app": "x"})
     environment.create_budget(namespace, {"app": "x"}, disruptions_allowed=0, minAvailable=3)
@@ -63,9 +63,9 @@ def unevictable_pods(environment: ChainEnvironment) -> list[Object]:
 def test_pods_are_evicted_soon_after_budget_is_deleted(
     environment: ChainEnvironment, unevictable_pods: list[Object]
 ) -> None:
-    """NMO-13, X-6: the first eviction is requested within 0.5 s after the budget that blocked it is deleted.
+    """NMO-13, X-6: pods are evicted within 0.5 s after the PodDisruptionBudget that blocked them is deleted.
 
-    Before that, the status reports the budget, and no eviction is requested.
+    Before that, the status reports the PDB, and no eviction is requested.
     """
     pods, node, namespace = (
         unevictable_pods,
@@ -98,7 +98,7 @@ def test_pods_are_evicted_soon_after_budget_is_deleted(
 
 
 def test_pod_with_two_budgets_is_blocked_and_other_pods_are_evicted(environment: ChainEnvironment) -> None:
-    """NMO-6: a pod that two budgets cover is reported as blocked, while the other pods are evicted."""
+    """NMO-6: a pod with two PodDisruptionBudgets is reported as blocked, while the other pods are evicted."""
     node, namespace = environment.create_node(), environment.create_namespace()
     environment.create_pods(node, 1, namespace=namespace, labels={"app": "x", "twice": "yes"})
     environment.create_pods(node, 3, namespace=namespace, labels={"app": "y"})

@@ -1,4 +1,4 @@
-"""Test for the number of API requests that a drain takes."""
+"""Test for the number of API requests that the product sends during a drain."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.chain.mutex.test_speed import RequestLog
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 DRAIN_COUNT = 3
-"""Number of drains; a tick may add requests to one drain, so the test uses the median."""
+"""Number of drains; the test uses the median, because a resync tick may add requests to one drain."""
 POD_COUNT, MAX_REQUESTS = 10, 42
-"""Thirty requests for the node and 1.2 per pod, not counting watches and Events recorded after the drain."""
+"""Thirty requests per node and 1.2 per pod, without watches and without Events recorded after the drain."""
 
 
 def test_drain_of_ten_pods_stays_within_request_limit(environment: ChainEnvironment) -> None:
-    """X-3: a drain of ten pods takes at most `MAX_REQUESTS` requests from its creation until it has succeeded."""
+    """X-3: the product sends at most `MAX_REQUESTS` requests to drain ten pods, from creation to `Succeeded`."""
     node, request_counts_by_drain = environment.create_node(), []
     for _ in range(DRAIN_COUNT):
         environment.create_pods(node, POD_COUNT)

@@ -16,12 +16,12 @@ from tests.proofs import proves
 pytestmark = pytest.mark.slow
 
 RESYNC_SECONDS = 15.0
-"""Interval between two ticks of the PingSource."""
+"""Seconds between two ticks of the PingSource."""
 SLACK_SECONDS = 5.0
-"""Maximum duration of a maintenance, without the wait for a tick."""
+"""Maximum seconds of a maintenance, without the wait for a tick."""
 POD_COUNT = 50
 LOST_RESPONSE_STATUS = 504
-"""Status code in the audit log if the client was killed before the response; the pod may have been evicted anyway."""
+"""Status code in the audit log if the client was killed before the response; the pod may nevertheless be evicted."""
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def _restart_product(environment: ChainEnvironment) -> Iterator[None]:
 
 @proves("X-3")
 def test_maintenance_created_while_sources_are_down_succeeds(environment: ChainEnvironment) -> None:
-    """X-3: a maintenance that is created while delivery and sources are down succeeds within one resync period."""
+    """X-3: a maintenance created while delivery and event sources are down succeeds within one resync interval."""
     node = environment.create_node()
     environment.create_pods(node, 3)
     environment.product.kill_delivery()

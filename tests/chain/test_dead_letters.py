@@ -1,4 +1,4 @@
-"""Tests for dead letters: they are listed with their reason and redriven only to the function that rejected them."""
+"""Tests for dead letters: their list shows the reason, and a redrive calls only the function that rejected it."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def list_dead_letters(environment: ChainEnvironment, *arguments: str) -> dict[st
 
 
 def build_functions_option(environment: ChainEnvironment) -> tuple[str, str]:
-    """Return the option for the functions' URL, which the Triggers of the local delivery do not contain."""
+    """Return the command-line option for the functions' URL, because the local delivery's Triggers contain no URL."""
     return "--functions", environment.product.functions_url
 
 
 @pytest.fixture
 def rejected_event(environment: ChainEnvironment, tmp_path: Path) -> Iterator[tuple[str, Entry]]:
-    """Yield the path of a maintenance whose event `taint` has rejected, and the resulting dead letter.
+    """Yield the API path of a maintenance of which `taint` has rejected an event, and the resulting dead letter.
 
     A modified copy of `taint` rejected the event; afterwards, the unmodified functions run again.
     """
@@ -111,12 +111,12 @@ def test_redrive_calls_only_rejecting_function_and_drain_succeeds(
 
 
 def _list_reply_types(journal: Journal, event_id: str) -> list[str]:
-    """Return the types of the events that were emitted in reply to the event."""
+    """Return the types of the events that functions emitted in reply to the event."""
     return [entry.event.get_type() for entry in journal.select() if entry.cause == event_id]
 
 
 def test_dead_letter_rejected_again_remains_open(environment: ChainEnvironment) -> None:
-    """X-6: an event that is rejected again remains an open dead letter, and the command exits with 1 and the reason."""
+    """X-6: a dead letter that is rejected again stays open, and the command prints the reason and exits with 1."""
     event = CloudEvent(
         {"id": "poison", "source": "/test", "type": events.NODE_CORDONED, "datacontenttype": "application/json"}, {}
     )
@@ -140,7 +140,7 @@ def test_dead_letter_rejected_again_remains_open(environment: ChainEnvironment) 
 
 @pytest.mark.slow
 def test_dead_letter_remains_open_if_reply_is_not_published(environment: ChainEnvironment) -> None:
-    """X-6: a dead letter remains open if the reply to its redrive could not be published, and can be redriven again."""
+    """X-6: if the reply to a redrive cannot be published, the dead letter stays open and can be redriven again."""
     node = environment.create_node()
     path = environment.drain_node_with_pods(node, 1)
     uid = environment.client.get(path)["metadata"]["uid"]
@@ -200,7 +200,7 @@ INVALID_COMMANDS = {
 def test_invalid_redrive_command_exits_with_2_and_remedy(
     environment: ChainEnvironment, arguments: list[str], expected_message: str
 ) -> None:
-    """X-6: an invalid `redrive` command exits with 2 and one line that contains the remedy."""
+    """X-6: an invalid `redrive` command exits with 2 and prints one line with the remedy."""
     result = run_command(environment, "redrive", *arguments)
 
     assert result.exit_code == 2

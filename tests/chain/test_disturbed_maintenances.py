@@ -1,4 +1,4 @@
-"""Tests that ticks repair maintenances disturbed by users, other controllers or missing permissions."""
+"""Tests that resync ticks repair maintenances that users, other controllers or missing permissions have disturbed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.proofs import proves
 
 PAIRED_API_VERSIONS = (MEDIK8S.api_version, KUBEVIRT.api_version)
 IN_PROGRESS_SECONDS = 7.0
-"""Seconds after a status write during which a maintenance counts as in progress, so that ticks skip it."""
+"""Seconds since its last status write during which a maintenance counts as in progress, so that resync skips it."""
 
 
 def is_restored(node: Object | None) -> bool:
@@ -34,7 +34,7 @@ def is_restored(node: Object | None) -> bool:
 
 
 def has_blocked_pods(maintenance: Object) -> bool:
-    """Return whether the maintenance's status contains blocked pods."""
+    """Return whether the maintenance's status lists blocked pods."""
     return bool((maintenance.get("status") or {}).get("blockedPods"))
 
 
@@ -43,13 +43,13 @@ def has_phase(maintenance: Object) -> bool:
 
 
 def count_product_events(environment: ChainEnvironment, maintenance: Object) -> Counter[str]:
-    """Return event type → number of the product's events about the maintenance."""
+    """Return event type → number of events that the product emitted about the maintenance."""
     types = (entry.event.get_type() for entry in wait_for_recorded_events(environment, maintenance["metadata"]["uid"]))
     return Counter(event_type for event_type in types if event_type in events.TYPE_DESCRIPTIONS)
 
 
 def replace_with_original_manifest(environment: ChainEnvironment, path: str) -> None:
-    """Replace the maintenance with the user's original manifest by `kubectl replace -f`."""
+    """Replace the maintenance with its original manifest through `kubectl replace -f`, as a user would."""
     maintenance = environment.client.get(path)
     body = {key: maintenance[key] for key in ("apiVersion", "kind", "spec")}
     body |= {"metadata": {"name": maintenance["metadata"]["name"]}}
@@ -59,7 +59,7 @@ def replace_with_original_manifest(environment: ChainEnvironment, path: str) -> 
 @pytest.mark.slow
 @proves("X-7", "NMO-14")
 def test_deleting_two_maintenances_per_node_restores_every_node(environment: ChainEnvironment) -> None:
-    """X-7: deleting two maintenances per node with one command restores every node, in any deletion order."""
+    """X-7: deleting two maintenances for each node with one command restores every node, in any deletion order."""
     nodes = [environment.create_node() for _ in range(4)]
     first_paths = [environment.create_maintenance(node) for node in nodes]
     for path in first_paths:
@@ -79,7 +79,7 @@ def test_deleting_two_maintenances_per_node_restores_every_node(environment: Cha
 
     for node in nodes:
         environment.wait_for_object_state("/api/v1/nodes", node, is_restored, timeout=2)
-    # The limit allows for the writes of second maintenances that begin before they are deleted.
+    # The limit includes the writes of second maintenances that begin before their deletion.
     assert len(environment.list_product_writes()) - write_count_before <= 25 * len(nodes)
 
 
@@ -87,7 +87,7 @@ def test_deleting_two_maintenances_per_node_restores_every_node(environment: Cha
 @pytest.mark.abreast
 @proves("X-6", "X-3")
 def test_maintenance_begins_once_updates_are_permitted(environment: ChainEnvironment) -> None:
-    """X-6, X-3: a maintenance whose updates are forbidden reports the reason, and begins once updates are allowed."""
+    """X-6, X-3: a maintenance that may not be updated reports the reason, and begins once updates are allowed."""
     node = environment.create_node()
     environment.create_pods(node, 2)
     with apply_policy_against_updates(environment, name := f"refused-{node}"):
@@ -105,7 +105,7 @@ def test_maintenance_begins_once_updates_are_permitted(environment: ChainEnviron
 
 @contextmanager
 def apply_policy_against_updates(environment: ChainEnvironment, name: str) -> Iterator[None]:
-    """Reject updates to the maintenance with this name while the block runs, except to its status."""
+    """Reject updates to this maintenance, except to its status, while the `with` block runs."""
     rule = {
         "apiGroups": [MEDIK8S.api_version.split("/")[0]],
         "apiVersions": ["*"],
@@ -191,7 +191,7 @@ def test_manually_uncordoned_node_is_cordoned_again(environment: ChainEnvironmen
 @pytest.mark.slow
 @pytest.mark.abreast
 def test_product_stops_writing_label_that_keeps_being_removed(environment: ChainEnvironment) -> None:
-    """Rule 9: the product stops adding its label after a few writes if another controller keeps removing it."""
+    """Design rule 9: the product stops adding its label after a few writes if another controller keeps removing it."""
     node = environment.create_node()
     path = environment.create_maintenance(node)
     maintenance = environment.wait_for_state(path)
@@ -222,7 +222,7 @@ def test_product_stops_writing_label_that_keeps_being_removed(environment: Chain
 def remove_label_repeatedly(
     environment: ChainEnvironment, node: str, removed_labels: list[str], stop: threading.Event
 ) -> None:
-    """Remove the product's label from the node whenever it is set, until `stop` is set."""
+    """Remove the product's label from the node whenever the product sets it, until `stop` is set."""
     for change in environment.cluster.watch(NODES_PATH, fields=f"metadata.name={node}", timeout=30):
         if stop.is_set():
             return

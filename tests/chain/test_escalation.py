@@ -1,4 +1,4 @@
-"""Tests for the escalation of a drain with the local delivery: each step is recorded before it deletes a pod."""
+"""Test for the escalation of a drain: each escalation step is recorded before it deletes a pod."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def delete_permission(environment: ChainEnvironment) -> Iterator[None]:
-    """Grant `evict` the right to delete pods through the component `deleting`, and revoke it after the test."""
+    """Let `evict` delete pods by means of the component `deleting`, and revoke this permission after the test."""
     manifest = MANIFESTS / "components" / "deleting" / "rbac.yaml"
     environment.cluster.kubectl("apply", "-f", manifest)
     yield
@@ -26,7 +26,7 @@ def delete_permission(environment: ChainEnvironment) -> Iterator[None]:
 
 @pytest.mark.usefixtures("delete_permission")
 def test_drain_with_deadline_and_escalation_succeeds_despite_budget(environment: ChainEnvironment) -> None:
-    """Check that ticks report the deadline and each step, and that the journal has its event before its deletion."""
+    """Check that deadline and escalation steps are reported, and that each step's event precedes its deletion."""
     namespace = environment.create_namespace()
     node = environment.create_node()
     (pod,) = environment.create_pods(node, 1, namespace=namespace, labels={"app": "x"}, delete="1h")

@@ -1,6 +1,6 @@
-"""Tests for the eviction backoff (design rule 9) of pods that are recreated or whose eviction is rejected.
+"""Tests for the backoff of evictions (design rule 9) if a pod is recreated or its eviction is rejected.
 
-The product rarely evicts these pods, and the status contains the reason.
+The product retries these evictions at growing intervals, and the status contains the reason.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_recreated_pods_are_in_backoff(environment: ChainEnvironment) -> None:
 
 @proves("X-6")
 def test_pods_with_node_name_in_template_are_in_backoff(environment: ChainEnvironment) -> None:
-    """Rule 9: pods whose template sets `nodeName` are in backoff, and the status contains the reason.
+    """Design rule 9: pods whose template sets `nodeName` are in backoff, and the status contains the reason.
 
     Such a template bypasses the scheduler and therefore the taints.
     """
@@ -79,7 +79,7 @@ def test_pods_with_node_name_in_template_are_in_backoff(environment: ChainEnviro
     assert all(message.startswith("was created on this node after the cordon, or while ") for message in messages)
     evictions = _list_evicted_names(environment, namespace)
     # The scheduler may still bind pods for two seconds after the cordon; timestamps in whole seconds add up to one
-    # second. A round of evictions takes 0.4 s.
+    # second. One eviction of all pods takes 0.4 s.
     assert len(evictions) <= 10 * 5
     for _ in range(3):
         environment.send_tick()
@@ -94,7 +94,7 @@ def test_pods_with_node_name_in_template_are_in_backoff(environment: ChainEnviro
 
 @proves("X-6")
 def test_pod_whose_eviction_is_rejected_by_policy_is_in_backoff(environment: ChainEnvironment) -> None:
-    """X-6: a pod whose eviction a policy rejects is reported with the policy's message, and ticks respect its backoff.
+    """X-6: the status quotes the message of a policy that rejects a pod's eviction, and ticks respect the backoff.
 
     All other pods on the node are evicted.
     """
@@ -120,7 +120,7 @@ def test_pod_whose_eviction_is_rejected_by_policy_is_in_backoff(environment: Cha
 
 @contextmanager
 def apply_policy_against_eviction(environment: ChainEnvironment, pod: Object) -> Iterator[None]:
-    """Make an admission policy reject the pod's eviction while the block runs."""
+    """Make a ValidatingAdmissionPolicy reject the pod's eviction while the `with` block runs."""
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/eviction"]}
     expression = f"object.metadata.name != '{name}' || object.metadata.namespace != '{namespace}'"

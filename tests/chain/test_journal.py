@@ -21,7 +21,7 @@ from tests.machine_speed import is_below_scaled_limit
 
 
 def test_journal_contains_every_function_call_of_drain(environment: ChainEnvironment) -> None:
-    """X-6: the journal contains a maintenance's events, with the function calls that handled them and their replies."""
+    """X-6: the journal contains a maintenance's events, and the function calls for them with their replies."""
     path = environment.drain_node_with_pods(environment.create_node(), 3)
     uid = environment.client.get(path)["metadata"]["uid"]
     expected_calls = {
@@ -61,7 +61,7 @@ def large_drain(environment: ChainEnvironment) -> str:
 
 @pytest.mark.slow
 def test_event_tree_of_large_drain_is_printed_quickly(environment: ChainEnvironment, large_drain: str) -> None:
-    """Check that `events -o tree` prints a drain of 100 pods in under 0.3 s, not counting the interpreter's startup."""
+    """Check that `events -o tree` prints a drain of 100 pods within 0.3 s, excluding the interpreter's startup."""
     arguments = ["events", "--journal", str(environment.product.journal), "--maintenance", large_drain, "-o", "tree"]
 
     seconds = []

@@ -1,4 +1,4 @@
-"""Tests that compare draining two nodes with the same pods: one with `kubectl drain`, the other with the product."""
+"""Tests that compare the product's drain with `kubectl drain`, on two nodes with the same pods."""
 
 from __future__ import annotations
 
@@ -34,15 +34,18 @@ NEVER_EVICTED_KINDS = {"DaemonSet", "mirror"}
 @proves("KNM-6", "OSV-1", "NMO-7", "NMO-8", "NMO-9", "NMO-11")
 @pytest.mark.parametrize("api_version", GROUPS)
 def test_maintenance_leaves_same_pods_as_kubectl_drain(environment: ChainEnvironment, api_version: str) -> None:
-    """Check that a maintenance cordons the node and leaves the same pods as `kubectl drain`, without recreated pods."""
+    """Check that a maintenance cordons the node and leaves the same pods on it as `kubectl drain`."""
     kubectl_node, node = create_node_with_all_pod_kinds(environment), create_node_with_all_pod_kinds(environment)
-    kinds_before, kubectl_kinds_before = get_kind_by_uid(environment, node), get_kind_by_uid(environment, kubectl_node)
+    kinds_before, kubectl_kinds_before = (
+        get_pod_kind_by_uid(environment, node),
+        get_pod_kind_by_uid(environment, kubectl_node),
+    )
 
     environment.cluster.kubectl("drain", kubectl_node, *DRAIN_FLAGS)
     path = environment.create_maintenance(node, api_version=api_version)
     status = environment.wait_for_state(path)["status"]
 
-    remaining, expected = get_kind_by_uid(environment, node), get_kind_by_uid(environment, kubectl_node)
+    remaining, expected = get_pod_kind_by_uid(environment, node), get_pod_kind_by_uid(environment, kubectl_node)
     assert sorted(kinds_before.values()) == sorted(kubectl_kinds_before.values())
     assert sorted(remaining.values()) == sorted(expected.values()) == sorted(NEVER_EVICTED_KINDS)
     assert remaining.items() <= kinds_before.items()
@@ -72,7 +75,7 @@ def test_drain_command_leaves_same_pods_as_kubectl_drain(environment: ChainEnvir
         check=True,
     )
 
-    remaining, expected = get_kind_by_uid(environment, node), get_kind_by_uid(environment, kubectl_node)
+    remaining, expected = get_pod_kind_by_uid(environment, node), get_pod_kind_by_uid(environment, kubectl_node)
     assert sorted(remaining.values()) == sorted(expected.values()) == sorted(NEVER_EVICTED_KINDS)
     environment.workload.wait_for_object(
         f"/api/v1/nodes/{node}", lambda node: node is not None and "taints" in node["spec"]
@@ -110,7 +113,7 @@ def test_drain_options_leave_same_pods_as_kubectl_flags(
     path = environment.create_maintenance(node, drain=drain)
     environment.wait_for_state(path)
 
-    remaining, expected = get_kind_by_uid(environment, node), get_kind_by_uid(environment, kubectl_node)
+    remaining, expected = get_pod_kind_by_uid(environment, node), get_pod_kind_by_uid(environment, kubectl_node)
     assert sorted(remaining.values()) == sorted(expected.values())
     environment.request_deletion(path)
     environment.wait_for_deletion(path)
@@ -129,7 +132,8 @@ BLOCKED_KINDS_BY_FLAG = {
 def test_drain_options_block_pods_that_kubectl_drain_refuses(environment: ChainEnvironment, flag: str) -> None:
     """DRN-1a: a maintenance blocks the pods that make `kubectl drain` refuse to run, and evicts all other pods.
 
-    Rules 2 and 8: while these pods are blocked, ticks write nothing. After a change to the spec, the drain continues.
+    Design rules 2 and 8: while these pods are blocked, ticks write nothing. After a change to the spec, the drain
+    continues.
     """
     kubectl_flag, kinds = BLOCKED_KINDS_BY_FLAG[flag]
     kubectl_node, node = create_node_with_all_pod_kinds(environment), create_node_with_all_pod_kinds(environment)
@@ -140,7 +144,7 @@ def test_drain_options_block_pods_that_kubectl_drain_refuses(environment: ChainE
         path, lambda maintenance: (maintenance.get("status") or {}).get("pendingCount") == len(kinds)
     )
 
-    remaining = get_kind_by_uid(environment, node)
+    remaining = get_pod_kind_by_uid(environment, node)
     assert kubectl_result.returncode != 0
     assert sorted(remaining.values()) == sorted({*NEVER_EVICTED_KINDS, *kinds})
     blocked_pods = [pod for pod in environment.list_pods_on(node) if pod["metadata"]["labels"]["kind"] in kinds]
@@ -173,7 +177,7 @@ def build_process_environment(environment: ChainEnvironment) -> dict[str, str]:
 
 
 def create_node_with_all_pod_kinds(environment: ChainEnvironment) -> str:
-    """Create a node with one pod of each kind that a drain distinguishes; return its name once the pods are ready."""
+    """Create a node with one pod of each kind that a drain treats differently, and return the node's name."""
     node, namespace = environment.create_node(), environment.create_namespace()
     pods = f"/api/v1/namespaces/{namespace}/pods"
     for body in build_bare_pods(node):
@@ -222,6 +226,6 @@ def build_controller_spec(kind: str, node: str) -> Object:
     return {**spec, **extra_fields, "selector": selector}
 
 
-def get_kind_by_uid(environment: ChainEnvironment, node: str) -> dict[str, str]:
-    """Return pod uid → pod kind for the pods on the node."""
+def get_pod_kind_by_uid(environment: ChainEnvironment, node: str) -> dict[str, str]:
+    """Return pod uid → value of the label `kind` for the pods on the node."""
     return {pod["metadata"]["uid"]: pod["metadata"]["labels"]["kind"] for pod in environment.list_pods_on(node)}

@@ -17,13 +17,13 @@ SAMPLE_BY_API_VERSION = {
     KUBEVIRT.api_version: ("maintenance-example", "node-1.example.com", "Node maintenance"),
     KUBEVIRT_ALPHA.api_version: ("nodemaintenance-xyz", "node03", "Test node maintenance"),
 }
-"""API version → name, node and reason from the three projects' documentation."""
+"""API version → node name and reason of the NodeMaintenance in the project's documentation."""
 
 
 @proves("X-7", "NMO-4", "NMO-14", "NMO-15", "KNM-1", "C8", "C19")
 @pytest.mark.parametrize("api_version", GROUPS)
 def test_sample_maintenance_drains_and_restores_node(environment: ChainEnvironment, api_version: str) -> None:
-    """X-7, C2, C3, NMO-3, 4, 6, 10, 14, 15, KNM-1, 4, DRN-12, 13, OSV-5, 11: documented samples work."""
+    """X-7, C2, C3, NMO-3, 4, 6, 10, 14, 15, KNM-1, 4, DRN-12, 13, OSV-5, 11: the documented samples work."""
     name, node_name, reason = SAMPLE_BY_API_VERSION[api_version]
     node = environment.create_node(node_name)
     foreign_taint = {"key": "example.com/mine", "value": "yes", "effect": "NoSchedule"}
@@ -101,7 +101,7 @@ def test_evicted_pods_do_not_return_to_node_after_maintenance(environment: Chain
 
 
 @proves("DRN-6")
-def test_manually_cordoned_node_is_not_written(environment: ChainEnvironment) -> None:
+def test_product_does_not_write_to_manually_cordoned_node(environment: ChainEnvironment) -> None:
     """DRN-6: the product does not write to a node that was cordoned by hand and has no NodeMaintenance."""
     node = environment.create_node()
     environment.cluster.kubectl("cordon", node)

@@ -1,4 +1,4 @@
-"""Test for a node that becomes NotReady during its maintenance; the product does not power it off."""
+"""Test for a node that becomes NotReady during its maintenance: the product must not power the node off."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.chain.environment import ChainEnvironment
 from tests.proofs import proves
 
 TERMINATION_DELAY = "1h"
-"""Duration of the pods' termination, longer than the test, as if the kubelet were down."""
+"""Termination delay of the pods in kwok; longer than the test, as if the node's kubelet were down."""
 WRITTEN_RESOURCES = {"nodes", "pods", "nodemaintenances", "leases", "events"}
-"""The resources that a maintenance may write to; none of them represents a machine."""
+"""The resources that the product may write to during a maintenance; none of them represents a machine."""
 
 
 @proves("OSV-15", "C9")
@@ -35,7 +35,7 @@ def test_terminating_pods_on_not_ready_node_stay_pending_until_deleted(environme
 
     with EventLogFollower(environment.product.delivery_log) as event_log:
         make_node_not_ready(environment, node)
-        # The second update event shows that the product has received the change of the Node.
+        # The second update event shows that the product has received the NotReady Node.
         event_log.wait_for_events(RESOURCE_UPDATED, 120, count=2)
 
     assert " NotReady,SchedulingDisabled " in environment.cluster.kubectl("get", "node", node).stdout
@@ -43,7 +43,7 @@ def test_terminating_pods_on_not_ready_node_stay_pending_until_deleted(environme
     assert len(environment.list_pods_on(node)) == 3
     assert "medik8s.io/drain" in {taint["key"] for taint in environment.get_node_spec(node)["taints"]}
 
-    for pod in pods:  # An administrator would force-delete the pods like this after powering the machine off.
+    for pod in pods:  # An administrator force-deletes the pods like this after powering the machine off.
         arguments = ("-n", pod["metadata"]["namespace"], pod["metadata"]["name"])
         environment.cluster.kubectl("delete", "pod", *arguments, "--force", "--grace-period=0")
     maintenance = environment.wait_for_state(path)
@@ -56,7 +56,7 @@ def test_terminating_pods_on_not_ready_node_stay_pending_until_deleted(environme
 
 
 def make_node_not_ready(environment: ChainEnvironment, node: str) -> None:
-    """Remove the node from kwok's control, set it NotReady, and wait until the controller manager has tainted it."""
+    """Stop kwok's updates to the node, set it NotReady, and wait until the node lifecycle controller has tainted it."""
     environment.cluster.kubectl("annotate", "node", node, "kwok.x-k8s.io/node-")
     conditions = [{"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "for a test"}]
     patch = json.dumps({"status": {"conditions": conditions}})
@@ -77,5 +77,5 @@ def get_drain_state(maintenance: Object) -> tuple[str, int, list[str]]:
 
 
 def build_pending_drain_state(pods: list[Object]) -> tuple[str, int, list[str]]:
-    """Return the result of `get_drain_state` for a maintenance with all these pods pending."""
+    """Return the result of `get_drain_state` for a maintenance whose pods are all pending."""
     return "Running", 0, sorted(pod["metadata"]["name"] for pod in pods)

@@ -25,14 +25,14 @@ BUCKET_LABELS = {"le"}
 
 
 def parse_documented_metrics(*servers: str) -> dict[str, set[str]]:
-    """Return metric name → label names from the servers' tables in docs/reference.md."""
+    """Return metric name → label names from these servers' tables in docs/reference.md."""
     sections = [REFERENCE_TEXT.partition(f"### Metrics of {server}\n")[2].partition("\n#")[0] for server in servers]
     rows = [row for section in sections for row in METRIC_ROW_PATTERN.findall(section)]
     return {name: set(re.findall(r"\w+", labels)) for name, labels in rows}
 
 
 def read_served_metrics(url: str) -> dict[str, set[str]]:
-    """Read /metrics, and return metric name → label names; counter names end with `_total`, as on the page."""
+    """Return metric name → label names from a server's /metrics; counter names end with `_total`, as on the page."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"{url}/metrics", timeout=10) as response:
         text = response.read().decode()
@@ -108,7 +108,7 @@ def test_drain_logs_each_documented_message_once(environment: ChainEnvironment, 
     environment.wait_for_state(path)
     environment.request_deletion(path)
     environment.wait_for_deletion(path)
-    environment.send_tick()  # wait until `restore`, which removes the finalizer, has finished
+    environment.send_tick()  # Wait until `restore`, which removes the finalizer, has finished.
 
     lines = read_log_lines(environment, name)
     messages = [line["msg"] for line in lines]
@@ -133,7 +133,7 @@ def test_drain_logs_each_documented_message_once(environment: ChainEnvironment, 
     reconcile_messages = [
         message for message in messages if message in ("Reconciling NodeMaintenance", applying, removing)
     ]
-    for action_message in (applying, removing):  # other functions may log between the two lines
+    for action_message in (applying, removing):  # Other functions may log between the two lines.
         assert reconcile_messages[reconcile_messages.index(action_message) - 1] == "Reconciling NodeMaintenance"
     assert any(
         message.startswith(f"WARNING: ignoring DaemonSet-managed Pods: {namespace}/agent-") for message in messages

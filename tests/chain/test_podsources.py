@@ -1,4 +1,4 @@
-"""Tests for two concurrent PodSources, as during a rollout or with two replicas: they do not disturb each other."""
+"""Tests for two concurrent PodSources, as during a rollout or with two replicas."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POD_COUNT, DISRUPTIONS_ALLOWED = 12, 4
 
 @pytest.fixture
 def second_podsource(environment: ChainEnvironment, tmp_path: Path) -> Iterator[Server]:
-    """Yield a ready PodSource that runs in addition to the one that the delivery has started."""
+    """Yield a ready PodSource that runs in addition to the one that the local delivery has started."""
     port = reserve_port()
     identity = environment.cluster.ensure_kubeconfig(access.make_username("podsource"))
     environment_variables = {
@@ -48,7 +48,7 @@ def second_podsource(environment: ChainEnvironment, tmp_path: Path) -> Iterator[
 
 @contextmanager
 def suspend_podsource(environment: ChainEnvironment) -> Iterator[None]:
-    """Suspend the delivery's PodSource while the block runs, as if its node were hanging."""
+    """Suspend the local delivery's PodSource while the `with` block runs, as if its node were hanging."""
     processes = [
         pid
         for pid in list_process_tree(environment.product.delivery.pid)
@@ -67,7 +67,7 @@ def _read_command_line(pid: int) -> bytes:
 
 
 def drain_and_count_events(environment: ChainEnvironment) -> Counter[str]:
-    """Drain a node whose pods are covered by a budget; return the number of events of each type."""
+    """Drain a node whose pods have a PodDisruptionBudget; return the number of emitted events per type."""
     node, other_node, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
     environment.create_deployment(namespace, node, POD_COUNT, ready="200ms")
     environment.allow_deployment_on_node(namespace, other_node)
@@ -89,7 +89,7 @@ def drain_and_count_events(environment: ChainEnvironment) -> Counter[str]:
 
 @proves("X-2")
 def test_no_pod_is_evicted_twice_with_two_podsources(environment: ChainEnvironment, second_podsource: Server) -> None:
-    """X-2: two PodSources evict each pod once, and send at most twice as many hints as a single PodSource."""
+    """X-2: two PodSources evict each pod once, and send at most twice as many hint events as one."""
     max_single_source_events = 10 + 3 * POD_COUNT
 
     event_counts = drain_and_count_events(environment)
@@ -104,7 +104,7 @@ def test_no_pod_is_evicted_twice_with_two_podsources(environment: ChainEnvironme
 def test_second_podsource_sends_hints_while_first_podsource_is_suspended(
     environment: ChainEnvironment, second_podsource: Server
 ) -> None:
-    """X-3: while one PodSource is suspended, the other one sends the hints that the drain needs."""
+    """X-3: while one PodSource is suspended, the other one sends the hint events that the drain needs."""
     with suspend_podsource(environment):
         event_counts = drain_and_count_events(environment)
 

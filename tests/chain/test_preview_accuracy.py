@@ -1,4 +1,4 @@
-"""Tests that a preview predicts a drain: twenty generated nodes are previewed, and then really drained."""
+"""Tests that a maintenance preview predicts the drain: twenty generated nodes are previewed, and then drained."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.workload import build_pod
 
 NODE_COUNT, GROUPS_PER_NODE, SEED = 20, 4, 2026
 SETTLE_SECONDS = 60.0
-"""Maximum duration of each wait for a drain."""
+"""Maximum seconds of each wait during a drain."""
 COLLECTIONS = {
     "ReplicaSet": "apis/apps/v1/namespaces/{}/replicasets",
     "StatefulSet": "apis/apps/v1/namespaces/{}/statefulsets",
@@ -34,7 +34,7 @@ COLLECTIONS = {
 BARE = "bare pods"
 OWNER_WEIGHTS = {"ReplicaSet": 6, "StatefulSet": 2, "Job": 1, "DaemonSet": 2, BARE: 2}
 SCALABLE = ("ReplicaSet", "StatefulSet")
-"""Owners for which the disruption controller computes percentages."""
+"""Kinds of pod owners for which the disruption controller supports percentages in PodDisruptionBudgets."""
 DRAIN_FIELDS: tuple[Object, ...] = (
     *({}, {}, {}),
     *({"force": False}, {"deleteEmptyDirData": False}, {"ignoreDaemonSets": False}, {"podSelector": "app!=group-0"}),
@@ -45,7 +45,7 @@ NEVER_COMPLETED = {"pod-complete.stage.kwok.x-k8s.io/delay": "1h"}
 
 @dataclass(frozen=True)
 class PodGroup:
-    """The pods with one label `app`, of one owner.
+    """The pods of one owner, which share a value of the label `app`.
 
     Attributes:
         unready: The number of further pods, of another ReplicaSet, that run but never become ready.
@@ -71,7 +71,7 @@ class GeneratedNode:
 
 
 class DrainOutcome(NamedTuple):
-    """What a preview predicts, or what a drain has done.
+    """The outcome of a drain, predicted by a preview or observed.
 
     Attributes:
         remaining: The pods that stay on the node, counted by `app`.
@@ -97,7 +97,7 @@ def generate_group(rng: random.Random, app: str) -> PodGroup:
 
 
 def generate_budgets(rng: random.Random, owner: str, replicas: int) -> tuple[Object, ...]:
-    """Return no budget, one of any kind, or two budgets for the same pods."""
+    """Return no PodDisruptionBudget, one of a random kind, or two for the same pods."""
     rules: list[Object] = [{"minAvailable": rng.randint(0, replicas)}]
     if owner in SCALABLE:
         rules += [{"minAvailable": rng.choice(("34%", "50%", "100%"))}, {"maxUnavailable": rng.randint(0, 2)}]
@@ -168,14 +168,14 @@ def create_controller(
 
 
 def wait_until_created(environment: ChainEnvironment, node: GeneratedNode) -> None:
-    """Wait until the pods are ready, as far as they should be, and until the budgets have counted them."""
+    """Wait until all pods that can become ready are ready, and until the PodDisruptionBudgets have counted them."""
     path = f"/api/v1/namespaces/{node.namespace}/pods"
     pods = environment.workload.wait_for_collection(
-        path, lambda found: count_by_readiness(found.values()) == count_expected(node), TIMEOUT_SECONDS
+        path, lambda found: count_by_readiness(found.values()) == count_expected_pods(node), TIMEOUT_SECONDS
     )
     conditions = [{"type": "Ready", "status": "False", "reason": "ContainersNotReady"}]
     for name, pod in pods.items():
-        if not is_ready(pod):  # A pending pod could be evicted regardless of its budget.
+        if not is_ready(pod):  # An unscheduled pod could be evicted regardless of its PodDisruptionBudget.
             status = {"phase": "Running", "podIP": "10.1.1.1", "conditions": conditions}
             environment.client.patch(f"{path}/{name}/status", {"status": status})
     environment.workload.wait_for_collection(
@@ -183,30 +183,30 @@ def wait_until_created(environment: ChainEnvironment, node: GeneratedNode) -> No
         lambda found: all((pod.get("status") or {}).get("phase") == "Running" for pod in found.values()),
         TIMEOUT_SECONDS,
     )
-    wait_until_counted(environment, node)
+    wait_until_budgets_are_current(environment, node)
 
 
 def count_by_readiness(pods: Iterable[Object]) -> Counter[tuple[str, bool]]:
     return Counter((pod["metadata"]["labels"]["app"], is_ready(pod)) for pod in pods if "nodeName" in pod["spec"])
 
 
-def count_expected(node: GeneratedNode) -> Counter[tuple[str, bool]]:
+def count_expected_pods(node: GeneratedNode) -> Counter[tuple[str, bool]]:
     counts = Counter({(group.app, True): group.replicas for group in node.groups})
     return +(counts + Counter({(group.app, False): group.unready for group in node.groups}))
 
 
-def wait_until_counted(environment: ChainEnvironment, node: GeneratedNode) -> None:
-    """Wait until the status of each budget describes the current pods."""
+def wait_until_budgets_are_current(environment: ChainEnvironment, node: GeneratedNode) -> None:
+    """Wait until the status of each PodDisruptionBudget describes the current pods."""
     groups = {f"{group.app}-{number}": group for group in node.groups for number in range(len(group.budgets))}
 
-    def are_counted(budgets: Mapping[str, Object]) -> bool:
+    def are_pods_counted(budgets: Mapping[str, Object]) -> bool:
         return groups.keys() == budgets.keys() and all(is_counted(budgets[name], groups[name]) for name in groups)
 
-    environment.workload.wait_for_collection(build_budgets_path(node.namespace), are_counted, TIMEOUT_SECONDS)
+    environment.workload.wait_for_collection(build_budgets_path(node.namespace), are_pods_counted, TIMEOUT_SECONDS)
 
 
 def is_counted(budget: Object, group: PodGroup) -> bool:
-    """Return whether the budget has counted all pods of the group; if there are two budgets, only one of them does."""
+    """Return whether the PDB has counted all pods of the group; if there are two PDBs, only one counts the pods."""
     status = budget.get("status") or {}
     counts = (status.get("currentHealthy"), status.get("expectedPods"))
     expected_counts = (group.replicas, group.replicas + group.unready)
@@ -220,7 +220,7 @@ def preview_node(environment: ChainEnvironment, node: GeneratedNode) -> Maintena
 
 
 def predict_outcome(preview: MaintenancePreview, pods: Iterable[Object]) -> DrainOutcome:
-    """Return what the preview predicts for these pods of its node."""
+    """Return the outcome that the preview predicts for the pods on its node."""
     apps = {pod["metadata"]["name"]: pod["metadata"]["labels"]["app"] for pod in pods}
     staying = [pod["metadata"]["name"] for pod, _ in preview.ignored] + [entry["name"] for entry in preview.blocked]
     return DrainOutcome(
@@ -233,7 +233,7 @@ def predict_outcome(preview: MaintenancePreview, pods: Iterable[Object]) -> Drai
 
 
 def read_outcome(environment: ChainEnvironment, node: GeneratedNode, maintenance: Object) -> DrainOutcome:
-    """Return what the drain has done so far, according to the pods on the node and the status of the maintenance."""
+    """Return the outcome so far, according to the pods on the node and the maintenance's status."""
     return build_outcome(environment.list_pods_on(node.name), maintenance)
 
 
@@ -250,7 +250,7 @@ def build_outcome(pods: Iterable[Object], maintenance: Object) -> DrainOutcome:
 @pytest.mark.slow
 @proves("NMO-6", "DRN-1a")
 def test_preview_predicts_drains_of_generated_nodes(environment: ChainEnvironment) -> None:
-    """NMO-6, DRN-1a: The previews of twenty generated nodes predict which pods stay, and which pods and budgets block.
+    """NMO-6, DRN-1a: previews of twenty generated nodes predict which pods stay, and which pods and PDBs block.
 
     All nodes are drained concurrently. After the last eviction, a tick shows that no other pod leaves.
     """
@@ -264,7 +264,7 @@ def test_preview_predicts_drains_of_generated_nodes(environment: ChainEnvironmen
         node.name: predict_outcome(preview_node(environment, node), environment.list_pods_on(node.name))
         for node in nodes
     }
-    for node, spare in zip(nodes, spare_names, strict=True):  # Replacements can be scheduled from now on.
+    for node, spare in zip(nodes, spare_names, strict=True):  # From here on, the replacement pods can be scheduled.
         environment.allow_deployment_on_node(node.namespace, spare)
 
     paths = {node.name: environment.create_maintenance(node.name, drain=node.drain) for node in nodes}
@@ -283,27 +283,27 @@ def test_preview_predicts_drains_of_generated_nodes(environment: ChainEnvironmen
 
 
 def wait_until_settled(environment: ChainEnvironment, node: GeneratedNode, path: str, expected: DrainOutcome) -> None:
-    """Wait until the drain has done what the preview predicts, and until all replacements are ready.
+    """Wait until the drain has the outcome that the preview predicts, and until all replacement pods are ready.
 
-    The comparison after the wait names what differs, so the wait also ends after a timeout.
+    The wait also ends after a timeout, because the comparison after it shows the differences.
     """
     recreated = {group.app for group in node.groups if group.owner not in (BARE, "DaemonSet")}
-    expected_counts = Counter({key: count for key, count in count_expected(node).items() if key[0] in recreated})
+    expected_counts = Counter({key: count for key, count in count_expected_pods(node).items() if key[0] in recreated})
 
-    def have_left(pods: Mapping[str, Object]) -> bool:
+    def have_pods_left(pods: Mapping[str, Object]) -> bool:
         return Counter(pod["metadata"]["labels"]["app"] for pod in pods.values()) == expected.remaining
 
-    def are_recreated(pods: Mapping[str, Object]) -> bool:
+    def are_pods_recreated(pods: Mapping[str, Object]) -> bool:
         counts = count_by_readiness(pod for pod in pods.values() if pod["metadata"]["labels"]["app"] in recreated)
         return counts == expected_counts
 
     with suppress(TimeoutError):
         fields = f"spec.nodeName={node.name}"
-        pods = environment.workload.wait_for_collection("/api/v1/pods", have_left, SETTLE_SECONDS, fields=fields)
+        pods = environment.workload.wait_for_collection("/api/v1/pods", have_pods_left, SETTLE_SECONDS, fields=fields)
         environment.wait_for_state(
             path,
             lambda maintenance: has_succeeded(maintenance) or build_outcome(pods.values(), maintenance) == expected,
             SETTLE_SECONDS,
         )
         pods_path = f"/api/v1/namespaces/{node.namespace}/pods"
-        environment.workload.wait_for_collection(pods_path, are_recreated, SETTLE_SECONDS)
+        environment.workload.wait_for_collection(pods_path, are_pods_recreated, SETTLE_SECONDS)

@@ -50,7 +50,7 @@ def project_copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (copy / ".venv").symlink_to(ROOT / ".venv")
     (copy / ".git" / "info").mkdir(parents=True)
     subprocess.run(["git", "init", "--quiet"], cwd=copy, check=True)
-    # Here .venv is a symlink, which the pattern in .gitignore does not match.
+    # Here, .venv is a symbolic link, which the pattern in .gitignore does not match.
     (copy / ".git" / "info" / "exclude").write_text(".venv\n")
     subprocess.run(["git", "add", "--all"], cwd=copy, check=True)
     yield copy
@@ -85,7 +85,7 @@ def run_session(directory: Path, commands: Sequence[str]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def output_by_command(project_copy: Path) -> dict[str, str]:
-    """Run all commands of the tutorial in order, and return command → output.
+    """Run all commands of the tutorial in order, and return each command's output.
 
     The fixture also checks that the commands do not change the output of `git status`.
     """
@@ -162,7 +162,7 @@ def test_replay_commands_in_tutorial_work(output_by_command: dict[str, str]) -> 
 
 
 def test_tutorial_contains_replay_commands_of_readme() -> None:
-    """Check that the tutorial, whose commands are tested, contains each command of the README's "Replay an event"."""
+    """Check that the tutorial, whose commands are tested, contains each command in the README's "Replay an event"."""
     tested_commands = {command for heading in SESSION_HEADINGS for command in list_commands(heading)}
 
     assert [
@@ -179,7 +179,7 @@ def test_node_maintenance_in_tutorial_is_valid(environment: ChainEnvironment) ->
 
 
 def test_install_overlay_renders_all_kinds(project_copy: Path, environment: ChainEnvironment) -> None:
-    """NMO-24: the overlay in docs/install.md renders CRDs, RBAC, Triggers and sources, with the given image."""
+    """NMO-24: the overlay in docs/install.md renders CRDs, RBAC, Triggers and event sources, with the given image."""
     push, deploy, functest, _ = list_commands("Install on a cluster", README_TEXT)
     script, *_ = re.findall(r"(mkdir -p mine .*?\nEND\n)", (ROOT / "docs" / "install.md").read_text(), re.DOTALL)
     assert run_in_shell(project_copy, script).returncode == 0
@@ -196,7 +196,7 @@ def test_install_overlay_renders_all_kinds(project_copy: Path, environment: Chai
 
 @pytest.mark.parametrize("row", re.findall(r"^\| (`[a-z]+/` .*) \|$", ARCHITECTURE, re.MULTILINE))
 def test_directory_listed_in_architecture_page_exists(row: str) -> None:
-    """Check that the directories and subdirectories in the table in docs/architecture.md exist."""
+    """Check that each directory and subdirectory in the table in docs/architecture.md exists."""
     package, *subdirectories = re.findall(r"`([a-z]+/)`", row)
 
     assert (ROOT / package).is_dir()

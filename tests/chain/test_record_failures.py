@@ -1,4 +1,4 @@
-"""Tests that no function is delayed and no event is lost if `record` is slow, killed or without its database."""
+"""Tests that no function is delayed and no event is lost if `record` or its database is slow or killed."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.slow
 
 POD_COUNT, DRAIN_COUNT = 50, 3
 RECORD_TIMEOUT_SECONDS = 60.0
-"""Maximum seconds from the restart until all events are recorded: the Trigger's retry backoff and a tick interval."""
+"""Maximum seconds from the restart until all events are recorded: the Trigger's retry backoff plus a tick interval."""
 
 
 @dataclass(frozen=True)
 class RecordEnvironment:
-    """An environment with a separate `record`, and callables that kill and restart `record` or its database."""
+    """A test environment with a separate `record`, and callables that kill and restart `record` or its database."""
 
     environment: ChainEnvironment
     product: ProductWithSeparateRecord
@@ -70,7 +70,7 @@ def _run_product_with_separate_record(
 
 
 def test_no_event_is_lost_if_record_crashes(record_environment: RecordEnvironment) -> None:
-    """X-2, X-3: a drain completes while `record` is down; all events and attempts are recorded after the restart."""
+    """X-2, X-3: a drain completes while `record` is down; all events and attempts are recorded after its restart."""
     environment, product = record_environment.environment, record_environment.product
     node = environment.create_node()
     pods = environment.create_pods(node, POD_COUNT, delete="1s")

@@ -1,4 +1,4 @@
-"""Tests that the command which the product suggests for a blocked pod, executed as printed, unblocks the drain."""
+"""Tests that the command that the product suggests for a blocked pod unblocks the drain, executed as printed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LABELS = {"app": "web"}
 
 
 def has_blocked_pods(maintenance: Object) -> bool:
-    """Return whether the status lists a blocked pod."""
+    """Return whether the maintenance's status lists a blocked pod."""
     return bool(get_blocked_pods(maintenance))
 
 
-def wait_for_cause(environment: ChainEnvironment, path: str) -> BlockedGroup:
-    """Wait until a pod is blocked, and return the only cause."""
+def wait_for_cause_of_blockage(environment: ChainEnvironment, path: str) -> BlockedGroup:
+    """Wait until pods are blocked for exactly one cause, and return the group of these pods."""
     maintenance = environment.wait_with_ticks(
         lambda: environment.wait_for_state(path, has_blocked_pods, timeout=1), timeout=90
     )
@@ -31,9 +31,9 @@ def wait_for_cause(environment: ChainEnvironment, path: str) -> BlockedGroup:
     return group
 
 
-def unblock_and_finish(environment: ChainEnvironment, path: str, expected_reason: str) -> None:
-    """Execute the command of the last remedy, wait until the drain has succeeded, and end the maintenance."""
-    group = wait_for_cause(environment, path)
+def execute_remedy_and_wait_for_success(environment: ChainEnvironment, path: str, expected_reason: str) -> None:
+    """Execute the command of the last suggested remedy, and delete the maintenance after its drain has succeeded."""
+    group = wait_for_cause_of_blockage(environment, path)
     assert group.reason == expected_reason
 
     program, *arguments = shlex.split(group.remedies[-1].command)
@@ -50,43 +50,45 @@ def unblock_and_finish(environment: ChainEnvironment, path: str, expected_reason
     [{"minAvailable": 1}, {"minAvailable": "100%"}, {"maxUnavailable": 0}],
     ids=["number", "all pods", "no unavailable pod"],
 )
-def test_looser_budget_unblocks_workload(environment: ChainEnvironment, limit: Object) -> None:
-    """Check that the suggested change of a budget lets the pod leave, whichever field limits the evictions."""
+def test_suggested_change_of_pdb_unblocks_pod(environment: ChainEnvironment, limit: Object) -> None:
+    """Check that the suggested change of a PDB unblocks the pod, whichever of its fields limits the evictions."""
     node, namespace = environment.create_node(), environment.create_namespace()
     environment.create_deployment(namespace, node, 1)
     environment.create_budget(namespace, LABELS, name="web", disruptions_allowed=0, **limit)
 
-    unblock_and_finish(environment, environment.create_maintenance(node), "DisruptionBudget")
+    execute_remedy_and_wait_for_success(environment, environment.create_maintenance(node), "DisruptionBudget")
 
 
-def test_policy_for_unready_pods_unblocks_them(environment: ChainEnvironment) -> None:
-    """Check that the suggestion for an unready pod, whose budget has no healthy pod, lets the pod leave."""
+def test_suggested_unhealthy_pod_policy_unblocks_unready_pod(environment: ChainEnvironment) -> None:
+    """Check that the suggested eviction policy unblocks an unready pod whose PDB covers no healthy pod."""
     node, namespace = environment.create_node(), environment.create_namespace()
     (pod,) = environment.create_pods(node, 1, namespace=namespace, labels=LABELS)
     unready = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
     environment.client.patch(f"{build_pod_path(pod)}/status", unready, STRATEGIC_MERGE_PATCH)
     environment.create_budget(namespace, LABELS, name="web", disruptions_allowed=0, minAvailable=1)
 
-    unblock_and_finish(environment, environment.create_maintenance(node), "DisruptionBudget")
+    execute_remedy_and_wait_for_success(environment, environment.create_maintenance(node), "DisruptionBudget")
 
 
-def test_deletion_of_second_budget_unblocks_pod(environment: ChainEnvironment) -> None:
-    """NMO-6: the suggested deletion of one of two budgets lets the pod leave."""
+def test_suggested_deletion_of_second_pdb_unblocks_pod(environment: ChainEnvironment) -> None:
+    """NMO-6: the suggested deletion of one of two PodDisruptionBudgets unblocks the pod."""
     node, namespace = environment.create_node(), environment.create_namespace()
     environment.create_pods(node, 1, namespace=namespace, labels=LABELS)
     for name in ("one", "two"):
         environment.create_budget(namespace, LABELS, name=name, disruptions_allowed=1, minAvailable=0)
 
-    unblock_and_finish(environment, environment.create_maintenance(node), "MultipleBudgets")
+    execute_remedy_and_wait_for_success(environment, environment.create_maintenance(node), "MultipleBudgets")
 
 
 @proves("DRN-1a")
 def test_suggested_drain_option_unblocks_pod(environment: ChainEnvironment) -> None:
-    """DRN-1a: the suggested change of `spec.drain` lets a pod without a controller leave."""
+    """DRN-1a: the suggested change of `spec.drain` unblocks a pod without a controller."""
     node = environment.create_node()
     environment.create_pods(node, 1)
 
-    unblock_and_finish(environment, environment.create_maintenance(node, drain={"force": False}), "Force")
+    execute_remedy_and_wait_for_success(
+        environment, environment.create_maintenance(node, drain={"force": False}), "Force"
+    )
 
 
 @pytest.mark.slow
@@ -98,8 +100,8 @@ def test_suggested_drain_option_unblocks_pod(environment: ChainEnvironment) -> N
 def test_suggested_removal_of_stuck_pod_unblocks_drain(
     environment: ChainEnvironment, options: Object, reason: str
 ) -> None:
-    """OSV-15: the suggestions for a pod that outlives its grace period remove the pod, which takes ten seconds more."""
+    """OSV-15: the suggested commands remove a pod that has outlived its grace period."""
     node = environment.create_node()
     environment.create_pods(node, 1, grace=1, **options)
 
-    unblock_and_finish(environment, environment.create_maintenance(node), reason)
+    execute_remedy_and_wait_for_success(environment, environment.create_maintenance(node), reason)

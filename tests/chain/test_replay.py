@@ -1,4 +1,4 @@
-"""Tests for replays: functions reply as recorded, and write nothing to objects that have their desired state."""
+"""Tests for event replays: functions reply as recorded, and write nothing if objects have their desired state."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def replay_maintenance(environment: ChainEnvironment, uid: str, *arguments: str)
 
 
 def drain_node_with_budget(environment: ChainEnvironment) -> tuple[str, str, list[str]]:
-    """Drain a node whose pods are covered by a budget; return the maintenance's path and uid, and the pod names."""
+    """Drain a node whose pods have a PodDisruptionBudget; return the maintenance's path and uid, and the pod names."""
     node, other_node, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
     environment.create_deployment(namespace, node, 3)
     environment.create_budget(namespace, {"app": "web"}, disruptions_allowed=1, minAvailable=2)
@@ -68,7 +68,7 @@ def test_redelivered_events_of_deleted_maintenance_cause_no_writes(environment: 
         environment.request_deletion(path)
         environment.wait_for_deletion(path)
         event_log.wait_for_events(events.NODE_RESTORED, 10)
-    environment.send_tick()  # wait until the maintenance's events are processed and recorded
+    environment.send_tick()  # Wait until the maintenance's events are processed and recorded.
     with closing(Journal(environment.journal)) as journal:
         maintenance_events = [entry.event for entry in journal.select() if uid in str(entry.event.get_data())]
     event_types = {event.get_type() for event in maintenance_events}
@@ -83,7 +83,7 @@ def test_redelivered_events_of_deleted_maintenance_cause_no_writes(environment: 
         for name in FUNCTIONS:
             assert post_event(event, f"{environment.product.functions_url}/{name}").status_code in (200, 204)
         assert post_event(event, environment.product.broker_url).status_code == 202
-    environment.send_tick()  # wait until the events caused by the duplicates are also processed
+    environment.send_tick()  # Wait until the events caused by the duplicates are processed, too.
 
     assert environment.list_product_writes()[write_count_before:] == []
     assert environment.list_evictions(new_pods) == []
@@ -142,7 +142,8 @@ def test_dry_replay_of_finished_maintenance_finds_no_differences(
     assert " 0 different" in finished_result.stdout
     assert " 0 different" in deleted_result.stdout
     assert all(is_dry_run(entry) for entry in environment.list_product_writes()[write_count_before:])
-    assert dry_writes == []  # the desired state had been reached, so not even dry-run writes were needed
+    # Not even dry-run writes are needed, because the desired state has been reached.
+    assert dry_writes == []
 
 
 @pytest.mark.slow
@@ -151,7 +152,7 @@ def test_dry_replay_makes_only_dry_run_writes(environment: ChainEnvironment) -> 
     path, uid, _ = drain_node_with_budget(environment)
     node = environment.client.get(path)["spec"]["nodeName"]
     wait_for_recorded_events(environment, uid)
-    environment.product.delivery.kill()  # without the delivery, `guard` cannot cordon the node again
+    environment.product.delivery.kill()  # Without the delivery, `guard` cannot cordon the node again.
     try:
         environment.cluster.kubectl("uncordon", node)
         environment.cluster.kubectl("taint", "node", node, "medik8s.io/drain-")
@@ -175,8 +176,8 @@ def test_dry_replay_makes_only_dry_run_writes(environment: ChainEnvironment) -> 
 
 
 @pytest.mark.slow
-def test_replay_explains_different_reply_by_opened_budget(environment: ChainEnvironment) -> None:
-    """X-2: a replay explains its different replies by the budget that now allows an eviction.
+def test_replay_explains_changed_reply_by_pdb_that_allows_eviction(environment: ChainEnvironment) -> None:
+    """X-2: a replay explains a changed reply by the PodDisruptionBudget that now allows an eviction.
 
     The last line of the output distinguishes a dry run from a replay that evicts pods.
     """
@@ -188,7 +189,7 @@ def test_replay_explains_different_reply_by_opened_budget(environment: ChainEnvi
     entries = wait_for_recorded_events(environment, environment.client.get(path)["metadata"]["uid"])
     (event, *_) = [entry.event.get_id() for entry in entries if entry.event.get_type() == events.NODE_TAINTED]
     arguments = ("--id", event, "--function", "evict", "--functions", environment.product.functions_url)
-    environment.product.delivery.kill()  # without the delivery, the drain cannot continue
+    environment.product.delivery.kill()  # Without the delivery, the drain cannot continue.
     try:
         budget = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/budget"
         environment.client.patch(budget, {"spec": {"minAvailable": 2}})
@@ -219,7 +220,7 @@ def test_replay_of_finished_maintenance_writes_nothing(environment: ChainEnviron
 
     result = replay_maintenance(environment, uid, "--yes")
 
-    environment.send_tick()  # wait for the events that a published reply would cause
+    environment.send_tick()  # Wait for the events that a published reply would cause.
     assert result.exit_code == 0, result.output
     assert environment.list_product_writes()[write_count_before:] == []
     assert {entry.event.get_id() for entry in wait_for_recorded_events(environment, uid)} == recorded_ids
@@ -254,21 +255,23 @@ SOURCE_EDITS = {
 
 @pytest.mark.slow
 def test_imported_recording_is_replayed_on_other_cluster(
-    environment: ChainEnvironment, second_environment: ChainEnvironment, drained_uid: str, tmp_path: Path
+    environment: ChainEnvironment, second_environment: ChainEnvironment, uid_of_drained_maintenance: str, tmp_path: Path
 ) -> None:
     """X-2: a recording from another cluster can be imported, shown and replayed without differences.
 
     The replay lists the objects that do not exist on this cluster.
     """
-    entries = wait_for_recorded_events(environment, drained_uid)
-    lines = run_command(environment, "events", "--maintenance", drained_uid, "-o", "jsonl").stdout
+    entries = wait_for_recorded_events(environment, uid_of_drained_maintenance)
+    lines = run_command(environment, "events", "--maintenance", uid_of_drained_maintenance, "-o", "jsonl").stdout
     (tmp_path / "recording.jsonl").write_text(lines)
     journal = ("--journal", str(tmp_path / "journal.db"))
     write_count_before = len(second_environment.list_product_writes())
 
     import_result = run_command(second_environment, "events", "--import", str(tmp_path / "recording.jsonl"), *journal)
-    tree_result = run_command(second_environment, "events", "--maintenance", drained_uid, "-o", "tree", *journal)
-    replay_result = replay_maintenance(second_environment, drained_uid, DRY_RUN_OPTION, *journal)
+    tree_result = run_command(
+        second_environment, "events", "--maintenance", uid_of_drained_maintenance, "-o", "tree", *journal
+    )
+    replay_result = replay_maintenance(second_environment, uid_of_drained_maintenance, DRY_RUN_OPTION, *journal)
 
     name, node = entries[0].event.get_extension("name"), entries[0].node
     pods = {str(reference) for reference in find_objects(entries) if reference.kind == POD_KIND}
@@ -286,12 +289,12 @@ def test_imported_recording_is_replayed_on_other_cluster(
         for write in second_environment.list_product_writes()[write_count_before:]
         if write["objectRef"].get("name") != LEASE_NAME
     ]
-    assert writes == []  # `writes` excludes the installation's Lease, which the first tick writes
+    assert writes == []  # `writes` excludes the Lease of the active install, which the first tick writes.
 
 
 @pytest.fixture(scope="module")
-def drained_uid(environment: ChainEnvironment) -> Iterator[str]:
-    """Yield the uid of a finished, completely recorded maintenance whose first steps no tick has repeated."""
+def uid_of_drained_maintenance(environment: ChainEnvironment) -> Iterator[str]:
+    """Yield the uid of a finished, completely recorded maintenance whose first steps were not repeated by a tick."""
     for _ in range(5):
         path, uid, _ = drain_node_with_budget(environment)
         counts_by_type = Counter(entry.event.get_type() for entry in wait_for_recorded_events(environment, uid))
@@ -308,7 +311,7 @@ def drained_uid(environment: ChainEnvironment) -> Iterator[str]:
 @pytest.mark.parametrize(("file", "old", "new", "event_type", "expected_diff"), SOURCE_EDITS.values(), ids=SOURCE_EDITS)
 def test_replay_detects_modified_function(
     environment: ChainEnvironment,
-    drained_uid: str,
+    uid_of_drained_maintenance: str,
     tmp_path: Path,
     file: str,
     old: str,
@@ -316,13 +319,15 @@ def test_replay_detects_modified_function(
     event_type: str,
     expected_diff: list[str],
 ) -> None:
-    """X-2: a replay with modified functions exits with 1, and its diff contains event, function and field."""
+    """X-2: a replay with modified functions exits with 1, and its diff names the event, the function and the field."""
     expected_entry = next(
-        entry for entry in wait_for_recorded_events(environment, drained_uid) if entry.event.get_type() == event_type
+        entry
+        for entry in wait_for_recorded_events(environment, uid_of_drained_maintenance)
+        if entry.event.get_type() == event_type
     )
 
     with serve_patched_functions(environment, tmp_path, file, old, new, reserve_port()) as url:
-        result = replay_maintenance(environment, drained_uid, DRY_RUN_OPTION, "--functions", url)
+        result = replay_maintenance(environment, uid_of_drained_maintenance, DRY_RUN_OPTION, "--functions", url)
 
     lines = [line.strip() for line in result.stdout.splitlines()]
     index = next(
@@ -335,14 +340,24 @@ def test_replay_detects_modified_function(
     assert lines[index + 1 : index + 4] == expected_diff
 
 
-def test_replay_can_be_limited_to_event_range_and_function(environment: ChainEnvironment, drained_uid: str) -> None:
+def test_replay_can_be_limited_to_event_range_and_function(
+    environment: ChainEnvironment, uid_of_drained_maintenance: str
+) -> None:
     """X-2: a replay can be limited to a range of event types and to one function."""
     result = replay_maintenance(
-        environment, drained_uid, DRY_RUN_OPTION, "--from", "node.cordoned", "--until", "node.tainted", "-o", "json"
+        environment,
+        uid_of_drained_maintenance,
+        DRY_RUN_OPTION,
+        "--from",
+        "node.cordoned",
+        "--until",
+        "node.tainted",
+        "-o",
+        "json",
     )
     limited_result = replay_maintenance(
         environment,
-        drained_uid,
+        uid_of_drained_maintenance,
         DRY_RUN_OPTION,
         "--function",
         "taint",
@@ -364,11 +379,11 @@ def test_replay_can_be_limited_to_event_range_and_function(environment: ChainEnv
     )
 
 
-def test_event_can_be_replayed_in_process(environment: ChainEnvironment, drained_uid: str) -> None:
+def test_event_can_be_replayed_in_process(environment: ChainEnvironment, uid_of_drained_maintenance: str) -> None:
     """X-2: an event can be replayed in the command's own process, with the user's permissions and without a server."""
     (begun_entry,) = [
         entry
-        for entry in wait_for_recorded_events(environment, drained_uid)
+        for entry in wait_for_recorded_events(environment, uid_of_drained_maintenance)
         if entry.event.get_type() == events.MAINTENANCE_BEGUN
     ]
 
@@ -379,11 +394,13 @@ def test_event_can_be_replayed_in_process(environment: ChainEnvironment, drained
 
 
 @pytest.mark.slow
-def test_pdb_option_stops_at_first_line_of_function(environment: ChainEnvironment, drained_uid: str) -> None:
-    """X-2: `--pdb` stops at the function's first line, and suspends the function's deadline of 1.6 s."""
+def test_pdb_option_stops_at_first_line_of_function(
+    environment: ChainEnvironment, uid_of_drained_maintenance: str
+) -> None:
+    """X-2: `--pdb` stops at the function's first line, and suspends the function's 1.6 s deadline."""
     (cordoned_entry,) = [
         entry
-        for entry in wait_for_recorded_events(environment, drained_uid)
+        for entry in wait_for_recorded_events(environment, uid_of_drained_maintenance)
         if entry.event.get_type() == events.NODE_CORDONED
     ]
     arguments = _build_pdb_arguments(environment, cordoned_entry)
@@ -450,7 +467,7 @@ INVALID_COMMANDS = {
 def test_invalid_replay_command_exits_with_2_and_one_line(
     environment: ChainEnvironment, arguments: list[str], expected_message: str
 ) -> None:
-    """X-6: an invalid `replay` command exits with 2 and one line; status 1 would mean that responses differ."""
+    """X-6: an invalid `replay` command exits with 2 and one line, because status 1 means that responses differ."""
     result = run_command(environment, "replay", *arguments)
 
     assert result.exit_code == 2
@@ -489,10 +506,10 @@ IMPOSSIBLE_REPLAYS = {
 
 @pytest.mark.parametrize(("arguments", "expected_message"), IMPOSSIBLE_REPLAYS.values(), ids=IMPOSSIBLE_REPLAYS)
 def test_impossible_replay_exits_with_2_and_remedy(
-    environment: ChainEnvironment, drained_uid: str, arguments: list[str], expected_message: str
+    environment: ChainEnvironment, uid_of_drained_maintenance: str, arguments: list[str], expected_message: str
 ) -> None:
-    """X-6: a replay that cannot be run as requested exits with 2 and one line that contains the remedy."""
-    result = replay_maintenance(environment, drained_uid, *arguments)
+    """X-6: a replay that cannot run as requested exits with 2 and one line that contains the remedy."""
+    result = replay_maintenance(environment, uid_of_drained_maintenance, *arguments)
 
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1].startswith(expected_message)
@@ -501,7 +518,11 @@ def test_impossible_replay_exits_with_2_and_remedy(
 
 @pytest.mark.parametrize("uses_option", [True, False], ids=["option", "environment variable"])
 def test_replay_exits_with_2_if_no_trigger_matches(
-    environment: ChainEnvironment, drained_uid: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uses_option: bool
+    environment: ChainEnvironment,
+    uid_of_drained_maintenance: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    uses_option: bool,
 ) -> None:
     """X-6: a replay exits with 2 if no Trigger delivers its events to a function, instead of reporting no differences.
 
@@ -513,7 +534,7 @@ def test_replay_exits_with_2_if_no_trigger_matches(
 
     monkeypatch.setenv("TRIGGERS", "" if uses_option else str(file))
     result = replay_maintenance(
-        environment, drained_uid, DRY_RUN_OPTION, *(("--manifests", str(file)) if uses_option else ())
+        environment, uid_of_drained_maintenance, DRY_RUN_OPTION, *(("--manifests", str(file)) if uses_option else ())
     )
 
     assert result.exit_code == 2

@@ -1,4 +1,4 @@
-"""Test that the real scheduler does not schedule pods on a node in maintenance."""
+"""Test that the real kube-scheduler does not schedule pods to a node under maintenance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.proofs import proves
 
 @proves("NMO-3", "OSV-5")
 def test_pod_is_unschedulable_during_maintenance(environment: ChainEnvironment) -> None:
-    """Check that a pod that can run only on the node in maintenance is Unschedulable until the maintenance ends."""
+    """Check that a pod that can run only on a node under maintenance is Unschedulable until the maintenance ends."""
     node, namespace = environment.create_node(), environment.create_namespace()
     pods = f"/api/v1/namespaces/{namespace}/pods"
     path = environment.create_maintenance(node)

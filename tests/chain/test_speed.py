@@ -1,4 +1,4 @@
-"""Tests for the delay before a finished drain is reported as Succeeded, and for a drain's duration."""
+"""Tests for the duration of a drain, and for the delay until a finished drain is reported as Succeeded."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.machine_speed import is_below_scaled_limit
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 DRAIN_COUNT, ROUND_COUNT = 7, 3
-"""Numbers of drains that suffice to detect a regression; `make bench` measures more precisely."""
+"""Number of drains per test; few suffice to detect a regression, and `make bench` measures more precisely."""
 
 
 @pytest.fixture
 def pods_by_node(environment: ChainEnvironment) -> Iterator[dict[str, list[Object]]]:
-    """Yield node name → three pods on the node; delete the nodes' maintenances afterwards."""
+    """Yield node name → the node's three pods; delete the nodes' maintenances afterwards."""
     namespace_by_node = {environment.create_node(): environment.create_namespace() for _ in range(DRAIN_COUNT)}
     yield {
         node: environment.create_pods(node, 3, namespace=namespace, delete="100ms")
@@ -40,7 +40,7 @@ def test_maintenance_succeeds_soon_after_last_pod_is_deleted(
 
 
 def test_drain_of_ten_pods_is_faster_than_kubectl(environment: ChainEnvironment) -> None:
-    """KNM-6, OSV-1: draining ten pods without a budget takes less than 0.6 times as long as `kubectl drain`."""
+    """KNM-6, OSV-1: draining ten pods without a PDB takes less than 0.6 times as long as `kubectl drain`."""
     maintained_node, kubectl_node = environment.create_node(), environment.create_node()
     ratios = []
     for _ in range(ROUND_COUNT):

@@ -1,4 +1,4 @@
-"""Tests for the spans that an OTLP collector receives during a real drain."""
+"""Tests for the spans that an OTLP collector receives during a drain."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def collector() -> Iterator[Collector]:
 def traced_environment(environment: ChainEnvironment, collector: Collector) -> Iterator[ChainEnvironment]:
     """Yield the environment while its functions send spans to the collector."""
     functions, original_variables = environment.product.functions, dict(environment.product.functions.env)
-    # OTEL_BSP_SCHEDULE_DELAY is the delay between two batches in milliseconds.
+    # OTEL_BSP_SCHEDULE_DELAY is the delay between two batches of spans in milliseconds.
     functions.env |= {ENDPOINT_VARIABLES[0]: collector.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
     functions.stop()
     environment.product.start_functions()
@@ -79,7 +79,7 @@ def get_event_type(span: Span) -> str:
 
 
 def test_drain_produces_one_trace(traced_environment: ChainEnvironment, collector: Collector) -> None:
-    """Check that a drain produces one complete trace whose id is the maintenance's uid."""
+    """Check that a drain produces one complete trace whose trace id is the maintenance's uid."""
     node = traced_environment.create_node()
     traced_environment.create_pods(node, 3, delete="500ms")
     path = traced_environment.create_maintenance(node)
@@ -103,13 +103,13 @@ def test_drain_produces_one_trace(traced_environment: ChainEnvironment, collecto
         (span.name, spans_by_id[span.parent_span_id].name) for span in spans if span.parent_span_id
     }
 
-    # A second attempt of the same event is a second root span.
+    # A second attempt for the same event creates a second root span.
     assert {(span.name, get_event_type(span)) for span in root_spans} == {("begin", events.RESOURCE_ADDED)}
     assert {span.parent_span_id for span in spans} - {b""} <= spans_by_id.keys()
     assert {("cordon", "begin"), ("taint", "cordon"), ("evict", "taint"), ("status", "evict")} <= span_and_parent_names
     assert {
         (span.name, get_event_type(span)) for span in spans if spans_by_id.get(span.parent_span_id) in root_spans
-    } > {("cordon", events.MAINTENANCE_BEGUN)}  # the set also contains `pods.gone` events from PodSource
+    } > {("cordon", events.MAINTENANCE_BEGUN)}  # The set also contains `pods.gone` events from PodSource.
     for span in spans:
         attributes = get_attributes(span)
         assert (attributes["k8s.node.name"], attributes["nodemaintenance.maintenance"]) == (node, uid)
@@ -137,7 +137,7 @@ def test_unavailable_collector_does_not_delay_drain(traced_environment: ChainEnv
 
 
 def is_retry_request(span: Span) -> bool:
-    """Return whether the function requested a retry, because of a conflict or a slow machine."""
+    """Return whether the function requested a retry, for example after a conflict or on a slow machine."""
     return get_attributes(span)["http.response.status_code"] == 503
 
 
@@ -158,7 +158,7 @@ def test_opentelemetry_is_not_imported_without_collector() -> None:
 
 
 def test_server_exits_with_remedy_if_opentelemetry_is_missing() -> None:
-    """Check that the server exits with a remedy if a collector is configured but OpenTelemetry is not installed."""
+    """Check that the server exits with a remedy if an OTLP collector is configured without OpenTelemetry installed."""
     code = (
         "import importlib.util as u; find = u.find_spec;"
         "u.find_spec = lambda name, *args: None if name.startswith('opentelemetry') else find(name, *args);"

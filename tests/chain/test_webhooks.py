@@ -1,4 +1,4 @@
-"""Tests for drains while an admission webhook reviews evictions slowly or times out (design rule 9)."""
+"""Tests for drains while an admission webhook for evictions is slow or times out (design rule 9)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tests.proofs import proves
 pytestmark = pytest.mark.slow
 
 SLOW_SECONDS = 3.0
-"""Duration of a slow review; longer than a function's deadline for an eviction."""
+"""Seconds of a slow review; longer than a function's deadline for an eviction."""
 
 
 def list_granted_evictions(environment: ChainEnvironment, pods: list[Object]) -> list[Object]:
-    """Return the audit entries of the granted evictions of these pods."""
+    """Return the audit log entries of these pods' granted evictions."""
     return [entry for entry in environment.list_evictions(pods) if entry["responseStatus"]["code"] < 300]
 
 
 @proves("X-6")
 def test_slow_webhook_delays_only_pods_that_it_reviews(environment: ChainEnvironment) -> None:
-    """X-6: a slow webhook delays only the pods that it reviews; their evictions are requested at most twice."""
+    """X-6: a slow webhook delays only the pods that it reviews, and their evictions are requested at most twice."""
     node, slow_namespace = environment.create_node(), environment.create_namespace()
     reviewed_pods = environment.create_pods(node, 3, namespace=slow_namespace)
     other_pods = environment.create_pods(node, 5)
@@ -54,7 +54,7 @@ def test_slow_webhook_delays_only_pods_that_it_reviews(environment: ChainEnviron
 @pytest.mark.abreast
 @proves("X-6")
 def test_timed_out_eviction_is_reported_and_rarely_retried(environment: ChainEnvironment) -> None:
-    """X-6: an eviction during which a webhook times out is reported and rarely retried; other pods are evicted.
+    """X-6: an eviction that a webhook's timeout rejects is reported and retried with backoff; other pods are evicted.
 
     The drain completes once the webhook responds again.
     """
@@ -83,7 +83,7 @@ def test_timed_out_eviction_is_reported_and_rarely_retried(environment: ChainEnv
 @pytest.mark.abreast
 @proves("X-6")
 def test_eviction_rejected_after_end_of_pass_is_reported(environment: ChainEnvironment) -> None:
-    """X-6: the status reports a rejected eviction even if the rejection arrives after the end of the pass."""
+    """X-6: the status reports a rejected eviction even if the rejection arrives after the end of the `evict` pass."""
     node, strict_namespace = environment.create_node(), environment.create_namespace()
     blocked_pods = environment.create_pods(node, 2, namespace=strict_namespace)
     environment.create_pods(node, 3)
@@ -107,7 +107,7 @@ def test_eviction_rejected_after_end_of_pass_is_reported(environment: ChainEnvir
 
 
 def _wait_until_blocked_with_backoff(environment: ChainEnvironment, path: str, pods: list[Object]) -> Object:
-    """Wait until these pods are blocked with a `retryAfter`, assert that ticks do not retry, and return the status."""
+    """Wait until these pods are in backoff, assert that ticks do not retry, and return the maintenance."""
     status: Object = environment.wait_for_state(
         path, lambda maintenance: len(_list_pods_in_backoff(maintenance)) == len(pods)
     )["status"]

@@ -1,4 +1,4 @@
-"""Short fault injection runs of about twenty seconds; `make chaos` runs longer, with many seeds."""
+"""Fault injection tests of about twenty seconds; `make chaos` runs longer, with many seeds."""
 
 from __future__ import annotations
 

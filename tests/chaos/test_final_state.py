@@ -1,4 +1,4 @@
-"""Tests that the check of a run's final state finds each leftover and each missing object or field."""
+"""Tests that the check of the final state finds each leftover, and each missing object or field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that the invariant checker finds each violation, and reports none for valid observations."""
+"""Tests that the invariant checker finds each violation of an invariant, and accepts valid observations."""
 
 from __future__ import annotations
 
@@ -366,7 +366,7 @@ def test_violation_is_found(expected: str, observations: Sequence[Observation]) 
 
 
 def test_one_percent_of_evictions_may_be_granted_twice() -> None:
-    """Check that one percent of evictions may be granted twice, since the first response may have been lost."""
+    """Check that one percent of evictions may be granted twice, because a lost response makes the product retry."""
     pod_uids = [f"p-{number}" for number in range(100)]
     granted_evictions = [
         observation

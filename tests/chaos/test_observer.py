@@ -1,4 +1,4 @@
-"""Tests that the observer of a fault injection run records every change or reports a watch gap."""
+"""Tests that the observer of a fault injection run records every change, or reports a gap in a watch."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def test_error_of_observer_thread_is_raised_on_exit(installed_cluster: LocalClus
         log.unlink()
 
 
-def test_gap_lasts_from_first_closed_watch_until_next_list() -> None:
-    """Check that a gap lasts from the first closed watch until the next complete list.
+def test_watch_gap_lasts_from_first_closed_watch_until_next_list() -> None:
+    """Check that a watch gap lasts from the first closed watch until the next complete list.
 
-    Further failed watches do not shorten the gap. The gap includes the list, even if the list has no new objects.
+    Further failed watches do not shorten the gap. The gap includes the list itself, even if it contains no new objects.
     """
     observations: list[Observation] = []
     detector = GapDetector(MAINTENANCES, observations.append)
@@ -43,8 +43,8 @@ def test_gap_lasts_from_first_closed_watch_until_next_list() -> None:
 @pytest.mark.parametrize(
     "observations", [[], [ObjectObservation(0.0, MAINTENANCES, {"metadata": {"resourceVersion": "7"}})]]
 )
-def test_gap_does_not_start_before_previous_list(observations: list[ObjectObservation]) -> None:
-    """Check that a gap does not start before the previous list, even if that list was empty."""
+def test_watch_gap_does_not_start_before_previous_list(observations: list[ObjectObservation]) -> None:
+    """Check that a watch gap does not start before the previous list, even if that list was empty."""
     recorded_observations: list[Observation] = []
     detector = GapDetector(MAINTENANCES, recorded_observations.append)
     for observation in observations:

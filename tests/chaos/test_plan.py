@@ -1,4 +1,4 @@
-"""Tests that the seed determines the plan, and that each planned action is possible."""
+"""Tests that a seed determines the fault injection plan, and that each planned action is possible."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_planned_user_actions_target_existing_maintenances(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_plan_limits_share_of_maintained_nodes(seed: int) -> None:
+def test_plan_limits_share_of_nodes_under_maintenance(seed: int) -> None:
     node_by_maintenance: dict[str, str] = {}
     for action in build_plan(seed):
         if action.kind in ("start", "double"):
@@ -99,7 +99,7 @@ def test_planned_workload_has_requested_number_of_pods(pods: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_upgrade_plan_has_only_crashes_and_network_faults(seed: int) -> None:
-    """Check that an upgrade plan contains only process crashes and network faults.
+    """Check that the plan for an upgrade contains only process crashes and network faults.
 
     The API server keeps running, because the upgrade's observer must not miss any changes.
     """
@@ -110,7 +110,7 @@ def test_upgrade_plan_has_only_crashes_and_network_faults(seed: int) -> None:
     assert {action.target for action in plan if action.kind == "unavailable"} <= set(UPGRADE_STEPS)
 
 
-def test_steps_with_network_faults_are_existing_functions() -> None:
+def test_network_faults_target_existing_functions() -> None:
     assert {*STEPS, *UPGRADE_STEPS} <= set(FUNCTIONS)
 
 

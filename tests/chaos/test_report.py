@@ -1,4 +1,4 @@
-"""Tests that the report states whether a run passed, and lists every problem."""
+"""Tests that the report of a fault injection run states the result, and lists every problem."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def test_report_names_component_and_counts_evicted_pods() -> None:
     assert not any(line.startswith("pods evicted") for line in mutex_report)
 
 
-def test_unexpected_exit_of_restarted_process_is_reported() -> None:
-    """Check that a process of the product that exited unexpectedly is reported even if it was restarted.
+def test_report_lists_unexpected_exit_of_restarted_process() -> None:
+    """Check that the report lists a product's process that exited unexpectedly, even if it was restarted.
 
-    Injected kills are not in the records. Other processes may exit while RabbitMQ is down.
+    Injected kills are not in the process records. Other processes may exit while RabbitMQ is down.
     """
     crashed = ProcessRecord("functions", 1, "log", restarts=2, exit_reason="killed by SIGSEGV")
     other_records = [

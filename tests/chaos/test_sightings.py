@@ -1,4 +1,4 @@
-"""Tests that requests are parsed from an audit log, even if the API server was killed while writing a line."""
+"""Tests that requests are parsed from an audit log, even if a crash of the API server has truncated a line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that the journal must contain an event about a step before the step deletes a pod."""
+"""Tests for the check that the journal contains an event about an escalation step before this step deletes a pod."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def parse(*journaled: CloudEvent) -> dict[StepKey, float]:
     return parse_journaled_steps(Entry(number, NOW, event, ()) for number, event in enumerate(journaled))
 
 
-def test_first_event_of_each_step_counts() -> None:
-    """Check that repeated events about a step, and events about a deadline alone, do not count."""
+def test_first_event_of_each_escalation_step_counts() -> None:
+    """Check that repeated events about an escalation step, and events about a deadline alone, do not count."""
     step_data = {"action": "Delete", "after": "1s"}
 
     assert parse(build_overdue(3, **step_data), build_overdue(1, **step_data), build_overdue(0)) == {
@@ -51,7 +51,7 @@ def test_first_event_of_each_step_counts() -> None:
     ],
     ids=["later", "one of two steps", "earlier", "another step"],
 )
-def test_deletion_needs_earlier_event_of_its_step(deletion: StepDeletion, is_announced: bool) -> None:
+def test_deletion_requires_earlier_event_of_its_escalation_step(deletion: StepDeletion, is_announced: bool) -> None:
     steps = parse(build_overdue(1, action="Delete", after="1s"))
 
     assert (list_unannounced_deletions([deletion], steps) == []) is is_announced

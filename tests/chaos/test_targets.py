@@ -1,4 +1,4 @@
-"""Tests that a crash target restarts a killed server once the server may restart, and can kill only a child process."""
+"""Tests for crash targets, which kill a server or one of its child processes, and restart it."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def test_server_is_killed_and_restarted(start_server: StartServer) -> None:
 
 
 def test_killed_server_restarts_once_may_restart_returns_true(start_server: StartServer) -> None:
-    """Check that a server restarts only once `may_restart` returns true.
+    """Check that a killed server restarts only once `may_restart` returns true.
 
-    Knative's controllers wait in this way for the dispatcher's port.
+    Knative's controllers, for example, wait until the dispatcher's port is free.
     """
     server, alive_states = start_server("sleep", "600"), list[bool]()
 
@@ -68,7 +68,7 @@ def test_killed_server_restarts_once_may_restart_returns_true(start_server: Star
 
 
 def test_crash_is_complete_once_log_contains_ready_line(start_server: StartServer) -> None:
-    """Check that a crash is complete once the log contains the given line, so that dependent processes crash later."""
+    """Check that a crash is complete once the log contains the ready line, so that the next crash follows later."""
     server = start_server("sh", "-c", "sleep 0.2; echo serving; exec sleep 600")
     wait_until_ready("the server", lambda: read_log_lines(server) == ["serving"], [server])
 

@@ -1,4 +1,4 @@
-"""Fixtures for running the command line on a real cluster, and for nodes to which no other pods are scheduled."""
+"""Fixtures for running commands on a real cluster, and for nodes to which no other pods are scheduled."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def served_cluster(installed_cluster: LocalCluster) -> LocalCluster:
-    """Return the cluster once it serves the API groups of NodeMaintenance.
+    """Return the cluster after it serves the API groups of NodeMaintenance.
 
-    The API server responds with 429 for a moment after a CRD is Established; kubectl retries such requests.
+    The API server responds with 429 for a moment after a CRD becomes Established; kubectl retries such requests.
     """
     for group in (MEDIK8S, KUBEVIRT):
         installed_cluster.kubectl("get", f"nodemaintenances.{group.api_version.split('/')[0]}")
@@ -47,7 +47,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run_command(served_cluster: LocalCluster) -> RunCommand:
-    """Return a function that runs a command against the cluster, as the administrator or as `user`."""
+    """Return a function that runs a command on the cluster, as the administrator or as `user`."""
 
     def invoke_command(*args: str, user: str = "admin") -> Result:
         kubeconfig = ["--kubeconfig", str(served_cluster.ensure_kubeconfig(user))]
@@ -60,7 +60,7 @@ def run_command(served_cluster: LocalCluster) -> RunCommand:
 def create_node(installed_cluster: LocalCluster) -> Iterator[CreateNode]:
     """Yield a function that creates Ready nodes with a taint that keeps other tests' pods away.
 
-    After the test, the fixture deletes the nodes, and the objects that `create_and_wait` created for them.
+    After the test, the fixture deletes these nodes and the objects that `create_and_wait` created for them.
     """
     names: list[str] = []
 

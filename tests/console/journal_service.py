@@ -1,6 +1,7 @@
-"""Runs the journal API of a console, which a client reaches through the API server's proxy, without a kubelet.
+"""Runs a console's journal API, which clients reach through the API server's proxy, without a kubelet.
 
-The API server's proxy only connects to the addresses of pods. A pod that no kubelet runs has this host's address.
+The API server's proxy connects only to addresses of pods. The journal API's pod, which no kubelet runs, therefore has
+the address of this host.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ NUMBERS_PROXY_PATH = f"{CORE_PATH}/services/{READER}/proxy{NUMBERS_PATH}"
 
 
 class JournalService(WebConsole):
-    """The process that serves the journal API; `url` is its address without the API server's proxy."""
+    """The process that serves the journal API; `url` is its direct address, without the API server's proxy."""
 
     def _start_and_wait(self) -> None:
-        """Start the process; return when it rejects a request without a token."""
+        """Start the process, and wait until the journal API rejects a request without a token."""
         self.server.start()
         wait_until_ready("the journal API", self._requires_token, [self.server], TIMEOUT_SECONDS)
 
@@ -48,7 +49,7 @@ class JournalService(WebConsole):
 
 @contextmanager
 def run_journal_service(cluster: LocalCluster, directory: Path, *options: str | Path) -> Iterator[JournalService]:
-    """Apply the console's account, and the objects of the journal API; run the API with this account and `options`."""
+    """Apply the console's ServiceAccount and the journal API's objects, and run the API as this account."""
     rbac_file, address = COMPONENT_DIR / "rbac.yaml", get_host_address()
     cluster.kubectl("apply", "-f", rbac_file)
     kubeconfig = write_account_kubeconfig(cluster, NAMESPACE, "console")
@@ -65,20 +66,22 @@ def run_journal_service(cluster: LocalCluster, directory: Path, *options: str | 
             wait_until_ready("the proxy to the journal API", lambda: _is_served(cluster), [service.server], 20)
             yield service
     finally:
-        kubeconfig.unlink()  # Its token is invalid once the account is deleted.
+        kubeconfig.unlink()  # The process's token is invalid once its ServiceAccount is deleted.
         cluster.kubectl("delete", "-f", "-", input=manifests)
         cluster.kubectl("delete", "-f", rbac_file)
 
 
-def request_token(cluster: LocalCluster, account: str = READER, audience: str = AUDIENCE) -> str:
-    """Return a token of the ServiceAccount in the product's namespace, requested by the administrator."""
+def request_token(cluster: LocalCluster, service_account: str = READER, audience: str = AUDIENCE) -> str:
+    """Return a token for the ServiceAccount in the product's namespace, requested by the administrator."""
     spec = {"audiences": [audience] if audience else [], "expirationSeconds": 600}
-    token: str = cluster.get_client().create(f"{ACCOUNTS_PATH}/{account}/token", {"spec": spec})["status"]["token"]
+    token: str = cluster.get_client().create(f"{ACCOUNTS_PATH}/{service_account}/token", {"spec": spec})["status"][
+        "token"
+    ]
     return token
 
 
 def _load_manifests() -> list[Object]:
-    """Return the manifests of the journal API; the Service selects no pods, because a kubelet runs none of them."""
+    """Return the journal API's manifests; its Service has no selector, because no kubelet runs a pod in this test."""
     documents = list(yaml.safe_load_all((COMPONENT_DIR / "journal.yaml").read_text()))
     (service,) = (document for document in documents if document["kind"] == "Service")
     del service["spec"]["selector"]
@@ -86,7 +89,7 @@ def _load_manifests() -> list[Object]:
 
 
 def _build_pod_and_endpoint(address: str, port: int | None) -> tuple[Object, Object]:
-    """Build a pod that no scheduler assigns to a node, and the Service's endpoint at the pod's address."""
+    """Build a pod that is not scheduled, and an endpoint of the Service with the pod's address."""
     spec = {"schedulerName": "none", "containers": [{"name": "console", "image": "registry.invalid/console"}]}
     metadata = {"name": POD_NAME, "namespace": NAMESPACE}
     reference = {"kind": "Pod", **metadata}
@@ -103,7 +106,7 @@ def _build_pod_and_endpoint(address: str, port: int | None) -> tuple[Object, Obj
 
 
 def _is_policy_in_effect(cluster: LocalCluster) -> bool:
-    """Return whether the API server rejects the request for a token with another audience."""
+    """Return whether the policy makes the API server reject a token request for another audience."""
     try:
         request_token(cluster, audience="other")
     except Rejected:
@@ -112,7 +115,7 @@ def _is_policy_in_effect(cluster: LocalCluster) -> bool:
 
 
 def _is_served(cluster: LocalCluster) -> bool:
-    """Return whether a request reaches the journal API, which rejects it, because it has no token."""
+    """Return whether a request reaches the journal API, which then rejects it because of the missing token."""
     try:
         cluster.get_client().get(NUMBERS_PROXY_PATH)
     except Denied:

@@ -1,4 +1,4 @@
-"""Helpers that grant permissions for a test, and check whether they are in effect."""
+"""Helpers that grant permissions for a test, and wait until they are in effect."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def grant_permissions(client: SyncClient, name: str, rules: Iterable[str], subje
 
 
 def has_permission(client: SyncClient, user: str, verb: str, resource: str) -> bool:
-    """Return whether a user has this cluster-wide permission in every API group."""
+    """Return whether a user has this cluster-wide permission for the resource in every API group."""
     kind, _, subresource = resource.partition("/")
     attributes = {"verb": verb, "group": "*", "resource": kind, **({"subresource": subresource} if subresource else {})}
     reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -57,11 +57,11 @@ def create_user(cluster: LocalCluster, name: str, *cluster_roles: str) -> Path:
 
 
 def make_username(name: str) -> str:
-    """Return the user name of a ServiceAccount from `create_user`."""
+    """Return the user name of a ServiceAccount that `create_user` created."""
     return f"system:serviceaccount:{USERS_NAMESPACE}:{name}"
 
 
 def wait_for_permission(client: SyncClient, user: str, permission: Permission) -> None:
-    """Wait until a user has this permission; the API server reads a new binding with a delay."""
+    """Wait until a user has this permission; the API server's authorizer applies new bindings with a delay."""
     api = client.api.with_impersonation(user)
     wait_until_ready(f"the right {permission} of {user}", lambda: client.run(is_allowed(api, permission)), [], 10)

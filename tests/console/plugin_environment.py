@@ -1,4 +1,4 @@
-"""Virtual environments that contain only the wheel `kubectl-maintenance` and the libraries that it requires.
+"""Virtual environments with only the wheel `kubectl-maintenance` and the libraries that it requires.
 
 The libraries are links to those of the environment that runs the tests, so that no test needs a package index.
 """
@@ -17,7 +17,7 @@ from localcluster.plugin.requirements import find_distributions, list_requiremen
 from localcluster.programs import build
 
 ISOLATED_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "DATABASE_URL", "JOURNAL", "KUBECONFIG", "FUNCTIONS", "BROKER")
-"""Environment variables that the tests of an installed command must not inherit."""
+"""Environment variables that an installed command must not inherit from the tests."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class PluginEnvironment:
 
     @property
     def programs(self) -> Path:
-        """Return the directory of the environment's programs."""
+        """Return the directory of the environment's executables."""
         return self.directory / "bin"
 
     def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run a command with the environment's programs and kubectl on PATH; return its outcome."""
+        """Run a command with the environment's executables and kubectl on PATH; return the completed process."""
         inherited = {name: value for name, value in os.environ.items() if name not in ISOLATED_VARIABLES}
         path = f"{self.programs}:{build.ensure_programs()}:{os.environ['PATH']}"
         environment = {**inherited, "PATH": path, "KUBECONFIG": str(self.kubeconfig), **variables}
@@ -44,7 +44,7 @@ class PluginEnvironment:
 
 
 def link_distributions(names: Iterable[str], site_packages: Path) -> None:
-    """Link the files of these installed distributions into `site_packages`, without their programs."""
+    """Link the files of these installed distributions into `site_packages`, but not their executables."""
     for name in names:
         installed = distribution(name)
         for top in {file.parts[0] for file in installed.files or () if file.parts[0] not in ("..", "__pycache__")}:
@@ -54,7 +54,7 @@ def link_distributions(names: Iterable[str], site_packages: Path) -> None:
 
 
 def create_environment(directory: Path, wheel: Path, extras: Sequence[str] = ()) -> None:
-    """Create a virtual environment with the wheel and its requirements, and those of the named extras."""
+    """Create a virtual environment with the wheel, its requirements, and the requirements of these extras."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
     (site_packages,) = directory.glob("lib/python3*/site-packages")
     metadata = read_wheel_metadata(wheel)

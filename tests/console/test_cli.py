@@ -1,4 +1,4 @@
-"""Tests for the list of commands, for the exit after an error or Ctrl-C, and for lazy imports to start fast."""
+"""Tests for the list of commands, for the exit after an error or Ctrl-C, and for lazy imports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PLAIN_COMMANDS = (
     *("preview", "start", "stop", "cordon", "drain", "uncordon"),
     *("must-gather", "events", "redrive"),
 )
-"""Commands that print plain lines, or tables only while they wait."""
+"""Commands that print only plain lines, or that print tables only while they wait."""
 
 
 def list_imported_modules(code: str, *names: str) -> list[str]:
@@ -51,7 +51,7 @@ def build_help_code(*names: str) -> str:
 def test_command_list_contains_help_of_each_command(name: str) -> None:
     """Check that the list of commands contains the first sentence of each command's help.
 
-    The list repeats the sentences because it does not import the commands.
+    The list has its own copies of these sentences because it does not import the commands.
     """
     command = import_command(name)
 
@@ -59,8 +59,8 @@ def test_command_list_contains_help_of_each_command(name: str) -> None:
     assert command.get_short_help_str(200) == COMMANDS[name]
 
 
-def test_command_list_cuts_no_help() -> None:
-    """Check that each command has a line that fits on a terminal of 80 columns, so that no line ends with "..."."""
+def test_command_list_truncates_no_help_text() -> None:
+    """Check that each command's line fits on a terminal of 80 columns, so that no line ends with "..."."""
     commands = CliRunner().invoke(cli, ["--help"], terminal_width=80).stdout.partition("Commands:")[2]
 
     assert set(SHORT_HELPS) == set(COMMANDS)
@@ -70,7 +70,7 @@ def test_command_list_cuts_no_help() -> None:
         assert any(line.split(maxsplit=1) == [name, short_help] for line in commands.splitlines())
 
 
-def test_help_of_mutex_cuts_no_help() -> None:
+def test_subcommand_list_of_mutex_truncates_no_help_text() -> None:
     commands = CliRunner().invoke(cli, ["mutex", "--help"], terminal_width=80).stdout.partition("Commands:")[2]
 
     assert "status" in commands
@@ -100,7 +100,7 @@ def test_no_color_variable_disables_colors(
 
 
 def test_general_help_imports_no_command() -> None:
-    """Check that the general help imports no command and no large library."""
+    """Check that the general help imports neither a command nor a large library."""
     modules = [import_command(name).callback.__module__ for name in COMMANDS]
     code = "from console.cli import cli\ncli(['--help'], standalone_mode=False)"
 
@@ -108,7 +108,7 @@ def test_general_help_imports_no_command() -> None:
 
 
 def test_command_imports_no_other_command() -> None:
-    """Check that a command does not import other commands or their libraries."""
+    """Check that a command imports neither other commands nor their libraries."""
     assert list_imported_modules(build_help_code("console"), *CLIENT_MODULES, *LARGE_LIBRARIES) == []
     assert list_imported_modules(build_help_code("uncordon"), "console.commands.drain", *LARGE_LIBRARIES) == []
 
@@ -116,7 +116,7 @@ def test_command_imports_no_other_command() -> None:
 def test_journal_commands_import_no_api_client() -> None:
     """Check that commands that only read the journal import no API client.
 
-    They either never call the API server, or call it only after they have found a dead letter to redrive.
+    They call the API server never, or only after they have found a dead letter to redrive.
     """
     assert (
         list_imported_modules(
@@ -146,12 +146,12 @@ def test_unknown_command_is_rejected_with_suggestion() -> None:
     assert "start" in result.stderr
 
 
-def run_failing_command(error: BaseException, *, interrupt_note: str = "") -> tuple[int, str]:
+def run_command_that_raises(error: BaseException, *, interrupt_note: str = "") -> tuple[int, str]:
     """Run a command that raises `error`; return its exit status and stderr."""
 
     @click.group(cls=CommandGroup)
     def group() -> None:
-        """Group all commands."""
+        """Define the group of commands."""
 
     @group.command
     def fail() -> None:
@@ -163,10 +163,10 @@ def run_failing_command(error: BaseException, *, interrupt_note: str = "") -> tu
     return result.exit_code, result.stderr
 
 
-def test_ctrl_c_exits_with_130_and_reports_what_continues() -> None:
-    """Check that a command exits with 130 after Ctrl-C, and prints the note about what continues, if a note is set."""
-    assert run_failing_command(KeyboardInterrupt()) == (130, "")
-    assert run_failing_command(KeyboardInterrupt(), interrupt_note="node\x1b continues") == (
+def test_ctrl_c_exits_with_130_and_prints_note() -> None:
+    """Check that Ctrl-C exits with 130, and prints the command's note about what continues in the cluster, if any."""
+    assert run_command_that_raises(KeyboardInterrupt()) == (130, "")
+    assert run_command_that_raises(KeyboardInterrupt(), interrupt_note="node\x1b continues") == (
         130,
         "\nInterrupted: node\\x1b continues\n",
     )
@@ -174,5 +174,5 @@ def test_ctrl_c_exits_with_130_and_reports_what_continues() -> None:
 
 @pytest.mark.parametrize("error_type", [OperationError, click.ClickException])
 def test_error_message_is_one_escaped_line(error_type: type[Exception]) -> None:
-    """Check that an error is one line in which control characters are escaped and markup is literal."""
-    assert run_failing_command(error_type("no node [/]\n\x1b[2J")) == (1, "Error: no node [/]\\n\\x1b[2J\n")
+    """Check that an error is printed as one line, with escaped control characters and literal markup."""
+    assert run_command_that_raises(error_type("no node [/]\n\x1b[2J")) == (1, "Error: no node [/]\\n\\x1b[2J\n")

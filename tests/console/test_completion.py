@@ -1,4 +1,4 @@
-"""Tests for the completion in the shell, which kubectl gets from `kubectl_complete-maintenance`."""
+"""Tests for the shell completion, for which kubectl calls `kubectl_complete-maintenance`."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from tests.console.conftest import ROOT, CreateNode, RunCommand
         (["status", "--kubeconfig", ""], [":0"]),
     ],
 )
-def test_commands_options_and_values_are_offered(args: list[str], expected: list[str]) -> None:
-    """Check that the output has one candidate per line, and then the directive for the shell."""
+def test_completion_offers_commands_options_and_values(args: list[str], expected: list[str]) -> None:
+    """Check that the completion prints one candidate per line, and then the directive for the shell."""
     assert complete(args) == expected
 
 
-def test_all_commands_are_offered_without_arguments() -> None:
+def test_completion_without_arguments_offers_all_commands() -> None:
     names = [line.split("\t")[0] for line in complete([""])]
 
     assert {"start", "status", "version"} <= set(names)
 
 
-def test_unreachable_cluster_offers_no_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_completion_offers_no_names_if_cluster_is_unreachable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Check that a completion prints no error if the cluster cannot be read."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
 
@@ -64,10 +64,10 @@ def test_completion_ends_if_credential_plugin_hangs(tmp_path: Path) -> None:
     assert (result.returncode, result.stdout) == (1, "")
 
 
-def test_nodes_and_maintenances_are_offered(
+def test_completion_offers_names_of_nodes_and_maintenances(
     served_cluster: LocalCluster, product: Product, create_node: CreateNode, run_command: RunCommand
 ) -> None:
-    """Check that names are read from the cluster that the options before the incomplete argument select."""
+    """Check that the completion reads names from the cluster that the preceding options select."""
     first, second = create_node(), create_node()
     run_command("start", first, "--wait")
     options = ["--kubeconfig", str(served_cluster.kubeconfig)]
@@ -84,7 +84,7 @@ def test_nodes_and_maintenances_are_offered(
     run_command("stop", first)
 
 
-def test_maintenance_names_are_offered_for_events(
+def test_completion_of_events_offers_maintenance_names(
     served_cluster: LocalCluster,
     product: Product,
     node_name: str,
@@ -99,7 +99,7 @@ def test_maintenance_names_are_offered_for_events(
 
 
 def test_kubectl_finds_completion_script(plugin_environment: dict[str, str], tmp_path: Path) -> None:
-    """Check that kubectl finds the script that pyproject.toml defines, and understands its output."""
+    """Check that kubectl finds the completion script that pyproject.toml defines, and accepts its output."""
     assert 'kubectl_complete-maintenance = "console.completion:main"' in (ROOT / "pyproject.toml").read_text()
     script = tmp_path / "kubectl_complete-maintenance"
     script.write_text(f"#!{sys.executable}\nfrom console.completion import main\n\nmain()\n")

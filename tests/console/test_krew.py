@@ -45,7 +45,7 @@ VERSION = "0.1.0"
 
 @pytest.fixture(scope="module")
 def archive(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an archive with the libraries of this environment instead of downloaded ones."""
+    """Return a krew archive with the libraries of the tests' environment instead of downloaded ones."""
     directory = tmp_path_factory.mktemp("archives")
     libraries = directory / "libraries"
     libraries.mkdir()
@@ -142,7 +142,7 @@ def test_plugin_installed_with_krew_reads_cluster(
 
 
 def test_archive_is_reproducible_and_omits_unused_modules(archive: Path, wheel: Path, tmp_path: Path) -> None:
-    """Check the archive's programs, and that it omits the generated clients, which are most of `kubernetes`."""
+    """Check the archive's executables, and that it omits the generated clients, the largest part of `kubernetes`."""
     libraries = tmp_path / "libraries"
     libraries.mkdir()
     (libraries / "library.py").write_text("VALUE = 1\n")
@@ -159,7 +159,7 @@ def test_archive_is_reproducible_and_omits_unused_modules(archive: Path, wheel: 
 
 
 def test_launcher_rejects_unsupported_python(tmp_path: Path) -> None:
-    """Check that a Python without compiled libraries in the archive causes an error that names the supported ones."""
+    """Check that the launcher's error names the supported Python versions if the current one is not supported."""
     program = tmp_path / PROGRAM
     program.write_text("import sys\nsys.version_info = (3, 9, 18)\n" + build_launcher())
 
@@ -171,8 +171,8 @@ def test_launcher_rejects_unsupported_python(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("python", PYTHON_VERSIONS)
 @pytest.mark.parametrize("platform", PLATFORMS, ids=lambda platform: f"{platform.os}-{platform.architecture}")
-def test_each_library_is_pinned_with_hashes(wheel: Path, platform: Platform, python: str) -> None:
-    """Check that the lock file pins each required library once, for each platform and version of Python."""
+def test_lock_file_pins_each_library_with_hashes(wheel: Path, platform: Platform, python: str) -> None:
+    """Check that the lock file pins each required library exactly once per platform and Python version."""
     metadata, environment = read_wheel_metadata(wheel), platform.build_environment(python)
     requirements = [requirement for extra in EXTRAS for requirement in list_requirements(metadata, extra)]
     pins = select_pins(find_distributions(requirements, environment), environment)
@@ -184,8 +184,8 @@ def test_each_library_is_pinned_with_hashes(wheel: Path, platform: Platform, pyt
 
 
 @pytest.mark.slow
-def test_libraries_of_several_versions_fit_into_one_directory(wheel: Path, tmp_path: Path) -> None:
-    """Check that the package index has the libraries for another platform, and that no version replaces another."""
+def test_libraries_for_several_python_versions_share_one_directory(wheel: Path, tmp_path: Path) -> None:
+    """Check that libraries for other platforms can be downloaded, and that the files of all Python versions coexist."""
     (platform,) = [platform for platform in PLATFORMS if (platform.os, platform.architecture) == ("darwin", "arm64")]
     for python in PYTHON_VERSIONS[-2:]:
         download_libraries(wheel, platform, python, tmp_path)
@@ -196,8 +196,8 @@ def test_libraries_of_several_versions_fit_into_one_directory(wheel: Path, tmp_p
 
 
 @pytest.mark.slow
-def test_library_without_wheel_is_reported(wheel: Path, tmp_path: Path) -> None:
-    """Check that a platform for which a library has no wheel causes an error that names the platform."""
+def test_library_without_wheel_for_platform_is_reported(wheel: Path, tmp_path: Path) -> None:
+    """Check that the error about a library without a wheel for a platform names this platform."""
     platform = Platform("plan9", "mips", "Plan9", "mips", ("plan9_mips",))
 
     with pytest.raises(LocalClusterError, match=r"^cannot download the libraries for plan9/mips and Python "):

@@ -1,4 +1,4 @@
-"""Tests for the wheel `kubectl-maintenance`, installed without the other packages of the product's environment."""
+"""Tests for the installed wheel `kubectl-maintenance`, in an environment without the product's other packages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OMITTED_DISTRIBUTIONS = {
 EXTRAS = ("journal", "postgresql", "console")
 OWN_PACKAGES = {"console", "eventing", "kube"}
 HELP_PACKAGES = {"click"}
-"""The libraries that the list of commands imports."""
+"""The libraries that `--help` imports to list the commands."""
 STATUS_PACKAGES = {
     *("click", "rich", "yaml", "msgspec", "kubernetes", "aiohttp_retry", "dateutil", "six"),
     *("aiohttp", "aiohappyeyeballs", "aiosignal", "attr", "attrs", "frozenlist", "idna", "multidict", "propcache"),
@@ -34,28 +34,28 @@ UNUSED_MODULES = {
     *("kubernetes.client", "kubernetes.aio.client.api", "kubernetes.aio.client.models"),
     *("aiohttp.web", "aiohttp.test_utils", "multiprocessing", "unittest", "sqlite3", "importlib.metadata"),
 }
-"""Large modules that `status` does not need."""
+"""Large libraries that `status` does not need."""
 MAX_OWN_MODULES = {"--help": 30, "status": 65}
 """Command → maximum number of the product's own modules that it imports."""
 
 
 @pytest.fixture(scope="module")
 def plugin(wheel: Path, served_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> PluginEnvironment:
-    """Return an environment with the wheel and without any extra."""
+    """Return an environment in which the wheel is installed without any extra."""
     directory = tmp_path_factory.mktemp("plugin")
     create_environment(directory / "venv", wheel)
     return PluginEnvironment(directory / "venv", tmp_path_factory.mktemp("outside"), served_cluster.kubeconfig)
 
 
 def read_list(file: Path, key: str) -> list[str]:
-    """Return a list of strings in a pyproject.toml; Python 3.10 has no TOML parser."""
+    """Return a list of strings from a pyproject.toml; Python 3.10 has no TOML parser."""
     match = re.search(rf'^{key} = \[((?:"[^"]*"|[^\]"])*)\]', file.read_text(), re.MULTILINE)
     assert match, key
     return re.findall(r'"([^"]+)"', match[1])
 
 
-def test_project_repeats_values_of_the_product() -> None:
-    """Check that version, Python versions and requirements equal those of the product's pyproject.toml."""
+def test_pyproject_of_command_matches_pyproject_of_product() -> None:
+    """Check that version, Python versions and requirements equal those in the product's pyproject.toml."""
     product, project = ROOT / "pyproject.toml", ROOT / PROJECT / "pyproject.toml"
     allowed = {*read_list(product, "dependencies"), *read_list(product, "postgresql")}
     required = {line for key in ("dependencies", *EXTRAS) for line in read_list(project, key)}
@@ -71,7 +71,7 @@ def test_project_repeats_values_of_the_product() -> None:
 
 
 def test_wheel_requires_no_server_library(wheel: Path) -> None:
-    """Check that the wheel installs neither servers nor databases, directly or through another library."""
+    """Check that the wheel requires neither server nor database libraries, directly or indirectly."""
     metadata = read_wheel_metadata(wheel)
 
     assert find_distributions(list_requirements(metadata)) & OMITTED_DISTRIBUTIONS == set()
@@ -80,7 +80,7 @@ def test_wheel_requires_no_server_library(wheel: Path) -> None:
 
 
 def test_kubectl_runs_installed_command(plugin: PluginEnvironment, create_node: CreateNode) -> None:
-    """Check that kubectl finds the installed command, and that it reads the cluster and asks for a dry run."""
+    """Check that kubectl runs the installed command, which reads the cluster and sends a dry run."""
     node = create_node()
 
     help_result = plugin.run("kubectl", "maintenance", "--help")
@@ -98,7 +98,7 @@ def test_kubectl_runs_installed_command(plugin: PluginEnvironment, create_node: 
 
 
 def test_kubectl_completes_installed_command(plugin: PluginEnvironment, create_node: CreateNode) -> None:
-    """Check that kubectl finds the installed program for the completion, which reads the cluster."""
+    """Check that kubectl runs the installed completion program, which reads names from the cluster."""
     node = create_node()
 
     commands = plugin.run("kubectl", "__complete", "maintenance", "uncor")
@@ -108,7 +108,7 @@ def test_kubectl_completes_installed_command(plugin: PluginEnvironment, create_n
     assert nodes.stdout == f"{node}\n:4\n", nodes.stderr
 
 
-def test_version_is_that_of_the_wheel(plugin: PluginEnvironment, wheel: Path) -> None:
+def test_version_option_prints_version_of_wheel(plugin: PluginEnvironment, wheel: Path) -> None:
     result = plugin.run("kubectl-maintenance", "--version")
 
     assert result.stdout == f"kubectl maintenance {read_wheel_metadata(wheel)['Version']}\n", result.stderr
@@ -116,7 +116,7 @@ def test_version_is_that_of_the_wheel(plugin: PluginEnvironment, wheel: Path) ->
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_each_command_needs_no_extra(plugin: PluginEnvironment, name: str) -> None:
-    """Check that each command can be imported without any extra."""
+    """Check that each command's help works without any extra."""
     result = plugin.run("kubectl-maintenance", name, "--help")
 
     assert (result.returncode, result.stderr) == (0, "")
@@ -137,7 +137,7 @@ def test_help_of_each_command_needs_no_extra(plugin: PluginEnvironment, name: st
 def test_missing_library_is_reported_with_its_extra(
     plugin: PluginEnvironment, args: tuple[str, ...], remedy: str
 ) -> None:
-    """Check that a command that needs an extra names it, on one line."""
+    """Check that the error of a command that needs an extra names this extra on one line."""
     (plugin.working_dir / "events.db").touch()
 
     result = plugin.run("kubectl-maintenance", *args, "--journal", "events.db")
@@ -146,8 +146,10 @@ def test_missing_library_is_reported_with_its_extra(
     assert result.stderr.endswith(f" is not installed: {remedy}\n")
 
 
-def test_preview_ignores_default_journal_without_its_extra(plugin: PluginEnvironment, create_node: CreateNode) -> None:
-    """Check that a journal in the working directory, which `preview` reads if it can, causes no error."""
+def test_preview_without_journal_extra_ignores_default_journal(
+    plugin: PluginEnvironment, create_node: CreateNode
+) -> None:
+    """Check that `preview` without the extra for the journal ignores a journal in the working directory."""
     journal = plugin.working_dir / "journal.db"
     journal.touch()
 
@@ -166,7 +168,7 @@ print("imported")
 
 
 def test_extras_suffice_for_every_module(wheel: Path, served_cluster: LocalCluster, tmp_path: Path) -> None:
-    """Check that with the extras, each module of the command and of its web console can be imported."""
+    """Check that with all extras, each module of the command and its web console can be imported."""
     create_environment(tmp_path / "venv", wheel, ("journal", "console"))
     environment = PluginEnvironment(tmp_path / "venv", tmp_path, served_cluster.kubeconfig)
 
@@ -176,7 +178,7 @@ def test_extras_suffice_for_every_module(wheel: Path, served_cluster: LocalClust
 
 
 def list_imports(plugin: PluginEnvironment, *args: str) -> set[str]:
-    """Return the modules that the installed command imports, according to Python itself."""
+    """Return the modules that the installed command imports, as reported by Python's `-X importtime`."""
     program = str(plugin.programs / "kubectl-maintenance")
     result = plugin.run(str(plugin.programs / "python"), "-X", "importtime", program, *args)
     assert result.returncode == 0, result.stderr
@@ -184,14 +186,14 @@ def list_imports(plugin: PluginEnvironment, *args: str) -> set[str]:
 
 
 def list_libraries(plugin: PluginEnvironment, modules: set[str]) -> set[str]:
-    """Return the installed packages among these modules; Python also reports imports that failed."""
+    """Return those of these modules that are installed packages; Python also reports failed imports."""
     (site_packages,) = plugin.directory.glob("lib/python3*/site-packages")
     installed = {path.stem for path in site_packages.iterdir()}
     return ({name.partition(".")[0] for name in modules} & installed) - OWN_PACKAGES
 
 
 def test_list_of_commands_imports_only_click(plugin: PluginEnvironment) -> None:
-    """Check the imports of `--help`, which take most of the command's start."""
+    """Check the imports of `--help`, which take most of the command's startup time."""
     modules = list_imports(plugin, "--help")
     own = {name for name in modules if name.partition(".")[0] in OWN_PACKAGES}
 
@@ -200,8 +202,8 @@ def test_list_of_commands_imports_only_click(plugin: PluginEnvironment) -> None:
     assert len(own) <= MAX_OWN_MODULES["--help"], sorted(own)
 
 
-def test_status_imports_only_what_it_needs(plugin: PluginEnvironment) -> None:
-    """Check the imports of `status` on a cluster, which take most of the time until its first request."""
+def test_status_imports_only_required_modules(plugin: PluginEnvironment) -> None:
+    """Check the imports of `status`, which take most of the time until its first request."""
     modules = list_imports(plugin, "status")
     own = {name for name in modules if name.partition(".")[0] in OWN_PACKAGES}
 

@@ -1,4 +1,4 @@
-"""Fixtures for clusters with twenty nodes on which the product runs, one cluster per real engine."""
+"""Fixtures for clusters with twenty nodes that run the product, one cluster per event engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENGINE_NAMES = ("knative", "rabbitmq")
 
 @pytest.fixture(scope="session", params=ENGINE_NAMES)
 def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[E2eEnvironment]:
-    """Yield the environment of a ready product on a real engine; the suffix `+components` selects all components."""
+    """Yield the environment of a ready product on a real engine; the suffix `+components` enables all components."""
     name, *suffixes = request.param.split("+")
     components = ALL_COMPONENTS if suffixes else DEFAULT_COMPONENTS
     engine = delivery_engines.get_engine(name)
@@ -39,7 +39,7 @@ def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(autouse=True)
 def _record_durations(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Record the durations of the requests to functions after each test, before another test kills the functions."""
+    """Record the durations of requests to functions after each test, before the next test can kill the functions."""
     uses_environment = "environment" in request.fixturenames
     yield
     if uses_environment:

@@ -19,23 +19,23 @@ from tests.e2e.histogram import FunctionDurations
 from tests.workload import Workload, build_pod
 
 WITH_ALL_COMPONENTS = ["knative+components", "rabbitmq+components"]
-"""Parameters of the fixture `environment` for clusters with all components, including those off by default."""
+"""Parameters of the fixture `environment` for clusters with all components, even those that are disabled by default."""
 NODE_COUNT = 20
 PODS_PER_NODE = 10
 FAULT_NODE_COUNT = 10
-"""Number of nodes drained during an injected fault; `make chaos` drains twenty, which takes twice as long."""
+"""Number of nodes to drain during an injected fault; `make chaos` drains twenty, which takes twice as long."""
 DELETE_DELAY_ANNOTATION = "pod-delete.stage.kwok.x-k8s.io/delay"
 LOST_RESPONSE_STATUS = 504
-"""Status code in the audit log if the client was killed before the response; the pod may still have been evicted."""
+"""Status code in the audit log if the client was killed before the response; the pod may nevertheless be evicted."""
 NAME_NUMBERS = itertools.count(1)
 TIMEOUT_SECONDS = 150.0
-"""Timeout of all waits; the tests check their limits on durations separately."""
+"""Timeout of all waits; tests check their duration limits separately."""
 MAX_RECOVERY_SECONDS = 45.0
-"""Maximum seconds from the end of a fault until the drains are complete."""
+"""Maximum seconds from the end of a fault to the completion of the drains."""
 
 
 class E2eEnvironment:
-    """A cluster on which the product runs."""
+    """A cluster that runs the product."""
 
     def __init__(self, cluster: LocalCluster, product: EngineProduct) -> None:
         self.cluster, self.product = cluster, product
@@ -49,7 +49,7 @@ class E2eEnvironment:
         self.client.close()
 
     def delete_maintenances(self) -> None:
-        """Delete the maintenances that a failed test did not delete, and wait until the product has released them."""
+        """Delete the maintenances that a failed test has left, and wait until the product has released them."""
         maintenances = [item for group in GROUPS.values() for item in self.client.list(group.path)["items"]]
         for maintenance in maintenances:
             self.client.run(self.client.api.request("DELETE", m.build_path(maintenance)))
@@ -61,13 +61,13 @@ class E2eEnvironment:
     def prepare_drains(self, termination_delay: str = "5s", nodes: Iterable[str] = ()) -> NodeDrains:
         """Create pods on the given nodes, by default on all nodes, and return the drains of these nodes.
 
-        `termination_delay` is the duration of the pods' termination.
+        `termination_delay` is the time that kwok takes to delete an evicted pod.
         """
         return NodeDrains(self, list(nodes) or self.nodes, termination_delay)
 
 
 class NodeDrains:
-    """Drains of several nodes: creates pods and maintenances on these nodes, and checks the evictions."""
+    """Drains of several nodes: an instance creates pods and maintenances on these nodes, and checks the evictions."""
 
     def __init__(self, environment: E2eEnvironment, nodes: list[str], termination_delay: str) -> None:
         self.client, self.nodes = environment.client, nodes
@@ -145,7 +145,8 @@ class NodeDrains:
     def assert_each_pod_evicted_once(self, *, is_log_complete: bool = True) -> None:
         """Assert that each pod was evicted exactly once, and was deleted before its maintenance succeeded.
 
-        Set `is_log_complete` to False if the API server was killed: it may have granted evictions without logging them.
+        Pass `is_log_complete=False` if the API server was killed, which may then have granted evictions without logging
+        them.
         """
         codes = [(_get_evicted_uid(entry), entry["responseStatus"]["code"]) for entry in self.audit.list_evictions()]
         granted_eviction_counts = Counter(uid for uid, code in codes if code < 300)
@@ -159,9 +160,9 @@ class NodeDrains:
             assert deletion_times.get(pod["metadata"]["name"], "") < succeeded_times[pod["spec"]["nodeName"]]
 
     def _wait_for_succeeded_times(self, timeout: float = 5.0) -> dict[str, str]:
-        """Wait until the audit log contains the success of every node; return the result of `_get_succeeded_times`.
+        """Wait until the audit log shows each maintenance's success; return the result of `_get_succeeded_times`.
 
-        A write may be visible in a watch before it is visible in the audit log.
+        A watch may show a write before the audit log does.
         """
         node_names = {m.get_node_name(maintenance) for maintenance in self.maintenances}
         deadline = time.monotonic() + timeout

@@ -1,4 +1,4 @@
-"""Durations of the requests to functions in all tests on one engine, including functions that were killed later."""
+"""Durations of the requests to functions in all tests on one engine, including later killed functions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ BUCKET_SECONDS = ("0.1", "0.5", "1.0", "2.0", "5.0", "10.0", "+Inf")
 
 
 class FunctionDurations:
-    """The request durations of all function processes, as last read from each process's metrics."""
+    """The durations of requests to all function processes, as last read from each process's metrics."""
 
     def __init__(self, product: EngineProduct) -> None:
         self._product = product
         self._counts_by_process: dict[tuple[str, float], Mapping[str, int]] = {}
 
     def record(self, *function_names: str) -> None:
-        """Read the metrics of the given functions, or of all functions; tests call this method before they kill one."""
+        """Read the metrics of these functions, or of all; tests must call this method before they kill a function."""
         for name in function_names or self._product.functions:
             text = requests.get(f"{self._product.get_function_url(name)}metrics", timeout=10).text
             families = {family.name: family for family in text_string_to_metric_families(text)}
@@ -35,13 +35,15 @@ class FunctionDurations:
             counts["+Inf"] for name, counts in self._sum_counts_by_function().items() if function_name in ("", name)
         )
 
-    def count_slow_requests(self, limit: str) -> dict[str, int]:
-        """Return function → number of requests that took longer than `limit` seconds, if not zero."""
-        slow_counts = {name: counts["+Inf"] - counts[limit] for name, counts in self._sum_counts_by_function().items()}
+    def count_slow_requests(self, limit_seconds: str) -> dict[str, int]:
+        """Return function → number of requests longer than `limit_seconds`, without functions that have none."""
+        slow_counts = {
+            name: counts["+Inf"] - counts[limit_seconds] for name, counts in self._sum_counts_by_function().items()
+        }
         return {name: count for name, count in slow_counts.items() if count}
 
     def __str__(self) -> str:
-        """Return one line per function."""
+        """Return the histogram as text, with one line per function."""
         return "\n".join(
             f"{name:8} {counts['+Inf']:6d} requests; "
             + ", ".join(f"{counts[limit]:6d} within {limit} s" for limit in BUCKET_SECONDS[:-1])

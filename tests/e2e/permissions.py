@@ -17,7 +17,7 @@ from tests.manifests.documented_rights import (
 
 
 def assert_permissions_as_documented(environment: E2eEnvironment, function: str) -> None:
-    """Assert that the function's account has exactly the permissions in its `Touches:` lines, in each namespace.
+    """Assert that the function's ServiceAccount has exactly the permissions in its `Touches:` lines, in each namespace.
 
     Permissions that every account has are ignored.
     """
@@ -35,6 +35,6 @@ def assert_permissions_as_documented(environment: E2eEnvironment, function: str)
             )
 
 
-def _create_client(environment: E2eEnvironment, account: str) -> SyncClient:
-    """Return an API client with the account's token."""
-    return SyncClient(str(write_account_kubeconfig(environment.cluster, OWN_NAMESPACE, account)))
+def _create_client(environment: E2eEnvironment, service_account: str) -> SyncClient:
+    """Return an API client that uses the ServiceAccount's token."""
+    return SyncClient(str(write_account_kubeconfig(environment.cluster, OWN_NAMESPACE, service_account)))

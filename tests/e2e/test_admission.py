@@ -46,7 +46,7 @@ UNUSED_COMPONENTS = (
     "node-conditions",
     "notifications",
 )
-"""The components that no overlay contains; the tests combine them with `plain`."""
+"""The components that are in no overlay; the tests combine them with `plain`."""
 SKIPPED_COMPONENTS = ("monitoring", "senders", "cert-manager", "scale-to-zero")
 """The components that these tests skip.
 
@@ -71,14 +71,14 @@ def knative_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalC
 
 @pytest.fixture
 def clean_cluster(knative_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """Yield the cluster, and then delete objects whose immutable fields are different in the next install."""
+    """Yield the cluster, and afterwards delete the objects whose immutable fields differ in the next install."""
     yield knative_cluster
     knative_cluster.kubectl("delete", "broker,sinkbinding", "--all", "--all-namespaces", "--cascade=foreground")
 
 
 @pytest.fixture
 def extra_overlay(tmp_path: Path) -> Path:
-    """Return an overlay as a user would write it, with `plain`, `inmemory` and the components in no other overlay."""
+    """Return an overlay as a user would write it: `plain`, `inmemory`, and the components that are in no overlay."""
     manifests_path = Path(*[".."] * (len(tmp_path.parts) - 1)) / MANIFESTS.relative_to("/")
     components = ("plain", "inmemory", *UNUSED_COMPONENTS)
     content = {
@@ -112,14 +112,14 @@ def test_second_apply_of_install_changes_nothing(clean_cluster: LocalCluster, na
 
 
 def test_components_without_overlay_are_accepted(clean_cluster: LocalCluster, extra_overlay: Path) -> None:
-    """Check that the webhooks accept components that are in no overlay, and objects of the oldest API group."""
+    """Check that the webhooks accept the components that are in no overlay, and objects of the oldest API group."""
     _apply_twice(clean_cluster, extra_overlay)
     _apply_twice(clean_cluster, MANIFESTS / "v1alpha1")
     clean_cluster.kubectl("delete", "-k", MANIFESTS / "v1alpha1")
 
 
 def test_every_component_is_tested_or_skipped() -> None:
-    """Check that every component is in an overlay or listed in this module."""
+    """Check that every component is in an overlay, or is listed in this module as tested or skipped."""
     files = [
         file
         for directory in ("overlays", "components")
@@ -137,9 +137,9 @@ def test_every_component_is_tested_or_skipped() -> None:
 
 
 def test_serving_rejects_invalid_service(knative_cluster: LocalCluster) -> None:
-    """Check that Serving's webhook rejects a `timeoutSeconds` above the cluster's limit, which the CRD accepts."""
+    """Check that Serving's webhook rejects a `timeoutSeconds` above the cluster's limit, although the CRD allows it."""
     service = filter_by_kind(render_overlay("knative"), "Service")[0]
-    # The webhook would also look up the ServiceAccount, which does not exist in this namespace.
+    # The webhook also reads the ServiceAccount, which does not exist in this namespace.
     del service["spec"]["template"]["spec"]["serviceAccountName"]
     assert _get_rejection(knative_cluster, service) == ""
 
@@ -161,7 +161,7 @@ def test_eventing_rejects_invalid_trigger(knative_cluster: LocalCluster) -> None
 
 
 def _get_rejection(cluster: LocalCluster, manifest: Manifest) -> str:
-    """Create the object in a dry run; return the API server's error, or "" if it accepts the object."""
+    """Create the object in a dry run; return the API server's error, or "" if the API server accepts the object."""
     body = json.dumps({**manifest, "metadata": {**manifest["metadata"], "namespace": "default"}})
     result = cluster.kubectl("create", "--dry-run=server", "-f", "-", input=body, check=False)
     assert result.returncode == 0 or result.stderr
@@ -206,7 +206,7 @@ def _wait_for_bound_names(cluster: LocalCluster, directory: Path) -> set[str]:
 
 
 def _get_live_objects(cluster: LocalCluster, directory: Path) -> dict[tuple[str, str, str, str], Manifest]:
-    """Return identity → current object for the objects in the directory."""
+    """Return key → current object for each object in the directory."""
     live_objects = json.loads(cluster.kubectl("get", "-k", directory, "-o", "json").stdout)["items"]
     return {get_identity(live_object): live_object for live_object in live_objects}
 

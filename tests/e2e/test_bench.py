@@ -1,4 +1,4 @@
-"""Tests for the benchmark itself, with the minimum number of rounds and optionally with another operator."""
+"""Tests for the benchmark, with the minimum number of rounds and optionally with another operator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("idle_bench")]
 
 
 class BenchRun(NamedTuple):
-    """A running benchmark, which writes its progress to a pipe, and the directory for its results."""
+    """A running benchmark process that writes its progress to a pipe, and the directory for its results."""
 
     process: subprocess.Popen[str]
     directory: Path
@@ -43,7 +43,7 @@ def read_results(directory: Path) -> dict[str, Any]:
 
 @contextmanager
 def run_bench(*arguments: str, **environment: str) -> Iterator[BenchRun]:
-    """Yield a benchmark that runs with these arguments and environment variables; terminate it afterwards."""
+    """Yield a benchmark process with these arguments and environment variables; terminate it afterwards."""
     pipe = subprocess.PIPE
     with TemporaryDirectory() as temporary_directory:
         command = [
@@ -77,14 +77,14 @@ def wait_for_progress(process: subprocess.Popen[str], pattern: str) -> str:
 
 @pytest.fixture(scope="module")
 def idle_bench() -> Iterator[BenchRun]:
-    """Yield a benchmark of the idle case that runs concurrently with all tests; the last test waits until it ends."""
+    """Yield a benchmark of the idle case that runs concurrently with all tests; the last test waits for it."""
     with run_bench("--cases", "nothing to do") as run:
         yield run
 
 
 @pytest.mark.abreast
 def test_bench_measures_all_drainers_and_resource_usage() -> None:
-    """Check that `python -m bench` prints one row per drainer, and measures the resource usage of the product only."""
+    """Check that `python -m bench` prints one row per drainer, and measures only the product's resource usage."""
     with run_bench("--cases", "10 pods") as (process, directory):
         output, progress = process.communicate(timeout=200)
         assert process.returncode == 0, progress
@@ -96,7 +96,7 @@ def test_bench_measures_all_drainers_and_resource_usage() -> None:
     assert "| local | 10 pods | hints |" in output
     costs = rounds["ours"]["costs"]
     assert costs["requests"]["create pods/eviction"] == 10
-    # A hint that arrives after the drain may cause a second event.
+    # A hint event that arrives after the drain may cause a second event.
     assert costs["events"]["dev.nodemaintenance.node.drained"] in (1, 2)
     assert costs["cpu"]["functions"] > 0
     assert costs["memory"]["podsource"] > 0
@@ -105,7 +105,7 @@ def test_bench_measures_all_drainers_and_resource_usage() -> None:
 
 
 @pytest.mark.abreast
-def test_bench_measures_given_operator() -> None:
+def test_bench_measures_configured_operator() -> None:
     """Check that the operator in $OPERATOR has a row of results, and that the product is compared with it."""
     with run_bench("--cases", "10 pods", **OPERATOR_ENV) as (process, directory):
         output, progress = process.communicate(timeout=200)
@@ -161,7 +161,7 @@ def test_terminated_bench_stops_cluster() -> None:
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_signaled_bench_leaves_no_processes(signal_number: signal.Signals, tmp_path: Path) -> None:
-    """Check that a signal during the first drains ends the benchmark, both clusters, the operator and the observers."""
+    """Check that a signal during the first drains stops the benchmark, both clusters, operator and observers."""
     with run_bench("--cases", "10 pods", TMPDIR=str(tmp_path), **OPERATOR_ENV) as (process, _):
         wait_for_progress(process, "(10 pods: ours)")
         started_pids = find_processes_with_variable(f"TMPDIR={tmp_path}")
@@ -174,17 +174,17 @@ def test_signaled_bench_leaves_no_processes(signal_number: signal.Signals, tmp_p
 
 
 def find_processes_with_variable(setting: str) -> list[int]:
-    """Return the ids of the processes with this setting in their environment, including child processes."""
+    """Return the ids of the processes, including child processes, that have this environment variable set."""
     matching_pids = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):  # The process may have exited after it was listed.
+        with suppress(OSError):  # The process may have exited since it was listed.
             if any(variable.startswith(setting.encode()) for variable in environ.read_bytes().split(b"\0")):
                 matching_pids.append(int(environ.parent.name))
     return matching_pids
 
 
 def test_idle_case_has_no_events_between_ticks(idle_bench: BenchRun) -> None:
-    """Check that no events occur between ticks in the idle case; other tests run while this case is being measured."""
+    """Check that no events occur between ticks in the idle case, which is measured while other tests run."""
     output, progress = idle_bench.process.communicate(timeout=200)
     assert idle_bench.process.returncode == 0, progress
     value_by_metric = {

@@ -1,4 +1,4 @@
-"""Tests for `K_SINK`, the Broker's address, which Knative's SinkBinding sets for functions that emit several events."""
+"""Tests for `K_SINK`, the Broker's address, which the SinkBinding sets for functions that emit several events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TIMEOUT_SECONDS = 20.0
 
 
 def test_sinkbinding_sets_k_sink_of_guard_and_resync(environment: E2eEnvironment) -> None:
-    """Check that the SinkBinding sets the Broker's address in `guard` and `resync`, and in no other function."""
+    """Check that the SinkBinding sets `K_SINK` in the functions `guard` and `resync`, and in no other function."""
     arguments = ("get", "deployments", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=function", "-o", "json")
     containers = {
         deployment["metadata"]["name"]: deployment["spec"]["template"]["spec"]["containers"][0]
@@ -45,7 +45,7 @@ def test_sinkbinding_sets_k_sink_of_guard_and_resync(environment: E2eEnvironment
 
 
 def test_events_of_resync_arrive_through_broker(environment: E2eEnvironment, resync_url: str) -> None:
-    """Check that the events that `resync` posts to `K_SINK` arrive through the broker, one per maintenance.
+    """Check that the events that `resync` posts to `K_SINK` arrive through the Broker, one per maintenance.
 
     `resync` runs with the environment variables of its Deployment.
     """
@@ -84,7 +84,7 @@ def _get_variables(container: dict[str, list[dict[str, str]]]) -> dict[str, str]
 
 
 def _find_replied_maintenances(environment: E2eEnvironment, cause_id: str) -> set[str]:
-    """Return the uids of the maintenances with a recorded event that was caused by the event `cause_id`."""
+    """Return the uids of the maintenances with a recorded event that the event `cause_id` has caused."""
     with closing(Journal(environment.product.journal)) as journal:
         entries = journal.select(Query(types=(events.MAINTENANCE_PENDING,)))
     return {entry.maintenance for entry in entries if entry.cause == cause_id}

@@ -1,4 +1,4 @@
-"""Test for the web console in a real browser, on the real engines."""
+"""Test for the web console in a real browser, on each real engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[Chrome]:
-    """Yield one browser for all engines."""
+    """Yield one browser that the tests of all engines share."""
     driver = start_browser()
     yield driver
     driver.quit()
@@ -30,15 +30,15 @@ def driver() -> Iterator[Chrome]:
 
 @pytest.fixture
 def browser(environment: E2eEnvironment, driver: Chrome, tmp_path: Path) -> Iterator[Browser]:
-    """Yield a browser whose console reads the addresses of broker and functions from the Broker and the Triggers."""
+    """Yield a browser whose console reads the addresses of Broker and functions from the Broker and its Triggers."""
     with WebConsole(environment.cluster, tmp_path, "--journal", environment.product.journal) as console:
         browser = Browser(driver, console)
         browser.emulate_display()
         yield browser
 
 
-def test_console_starts_and_ends_maintenance_and_replays_event(environment: E2eEnvironment, browser: Browser) -> None:
-    """OSV-7, OSV-8: the console starts a maintenance, shows its progress, replays an event and ends the maintenance."""
+def test_console_starts_and_stops_maintenance_and_replays_event(environment: E2eEnvironment, browser: Browser) -> None:
+    """OSV-7, OSV-8: the console starts a maintenance, shows its progress, replays an event, and stops it."""
     node = environment.nodes[0]
     drains = environment.prepare_drains("300ms", nodes=[node])
     browser.open_nodes(node)

@@ -1,4 +1,4 @@
-"""Tests for drains and event latency on the real engines."""
+"""Tests for drains and for the latency of events on the real engines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ only_on_knative = pytest.mark.parametrize("environment", ["knative"], indirect=T
 
 @only_on_knative
 def test_all_knative_objects_are_ready(environment: E2eEnvironment) -> None:
-    """Check that Knative reports every shipped source, broker and Trigger as Ready."""
+    """Check that Knative reports every shipped source, Broker and Trigger as Ready."""
     objects = json.loads(environment.cluster.kubectl("get", EVENTING_KINDS, "-n", NAMESPACE, "-o", "json").stdout)[
         "items"
     ]
@@ -48,7 +48,7 @@ def test_all_knative_objects_are_ready(environment: E2eEnvironment) -> None:
 @proves("X-7")
 @pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version)
 def test_maintenance_drains_and_restores_node(environment: E2eEnvironment, group: ApiGroup) -> None:
-    """X-7: in each of the three API groups, a maintenance drains its node, and its deletion restores the node."""
+    """X-7: a maintenance of each API group drains its node, and its deletion restores the node."""
     drains = environment.prepare_drains("300ms", nodes=environment.nodes[:1])
 
     drains.create_maintenances(group=group)
@@ -61,7 +61,7 @@ def test_maintenance_drains_and_restores_node(environment: E2eEnvironment, group
 
 @only_on_knative
 def test_delivery_latency_is_within_limit(environment: E2eEnvironment) -> None:
-    """Check that events reach their subscriber within 10 ms (median) after they were sent to the ingress."""
+    """Check that the median time from sending an event to the ingress until its delivery is at most 10 ms."""
     received_at: dict[str, float] = {}
 
     def record_call(request: ReceivedRequest) -> Response:
@@ -111,7 +111,7 @@ def test_broker_does_not_wait_for_subscriber(environment: E2eEnvironment) -> Non
 
 @pytest.mark.alone
 def test_twenty_nodes_are_drained_within_limit(environment: E2eEnvironment) -> None:
-    """Check that drains of 20 nodes with ten pods each succeed within 4 s plus the pods' termination time of 5 s.
+    """Check that drains of 20 nodes with ten pods each succeed within 4 s, plus 5 s for the pods' termination.
 
     The best of three rounds counts. On a slow machine, functions miss their deadlines and are retried, so the limit
     grows faster than the machine's slowdown.
@@ -149,8 +149,8 @@ def _deliver_probes(
 ) -> Iterator[Callable[[str], None]]:
     """Create a Trigger that delivers probes to `handle`; yield a function that sends a probe with a given id.
 
-    The block starts once a first probe has arrived. A Trigger is Ready before every part of the data plane has loaded
-    the Trigger, so the first probes may be lost.
+    The `with` block starts once a first probe has arrived. A Trigger is Ready before every part of the data plane has
+    loaded it, so the first probes may be lost.
     """
     is_first_received = threading.Event()
 

@@ -22,7 +22,7 @@ STEP_EVENT_TYPES = (events.DRAIN_OVERDUE, events.DRAIN_ESCALATED)
 
 @pytest.fixture
 def delete_permission(environment: E2eEnvironment) -> Iterator[None]:
-    """Grant `evict` the right to delete pods through the component `deleting`, and revoke it after the test."""
+    """Let `evict` delete pods by means of the component `deleting`, and revoke this permission after the test."""
     manifest = MANIFESTS / "components" / "deleting" / "rbac.yaml"
     environment.cluster.kubectl("apply", "-f", manifest)
     yield
@@ -30,10 +30,10 @@ def delete_permission(environment: E2eEnvironment) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("delete_permission")
-def test_step_deletes_pod_that_budget_blocks(environment: E2eEnvironment) -> None:
-    """Check that a tick begins the step of a blocked drain, and that the drain then succeeds without any eviction.
+def test_escalation_step_deletes_pod_that_pdb_blocks(environment: E2eEnvironment) -> None:
+    """Check that a tick begins the escalation step of a blocked drain, which then succeeds without any eviction.
 
-    The journal contains the event that names the step, and the event of its beginning.
+    The journal contains the event that names the escalation step, and the event about the beginning of the step.
     """
     workload, labels = Workload(environment.cluster, environment.client), {"app": "db"}
     (node,) = environment.nodes[:1]

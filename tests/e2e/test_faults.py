@@ -1,4 +1,4 @@
-"""Tests for faults during the drains of ten nodes: each fault only delays the drains (X-2, X-3)."""
+"""Tests that a fault during the drains of ten nodes only delays the drains (X-2, X-3)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tests.machine_speed import is_below_scaled_limit
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("restore_product")]
 OUTAGE_SECONDS = 20.0
-"""Seconds for which the event source of the maintenances is down; at least one tick is emitted during this time."""
+"""Seconds without an event source for maintenances; at least one tick is emitted during this time."""
 REJECTION_SECONDS = 10.0
 TERMINATING_PODS = 20
-"""Number of terminating pods, out of a hundred, at which the fault starts."""
+"""Number of terminating pods, out of a hundred, at which a test injects its fault."""
 CHAIN_FUNCTIONS = ("begin", "cordon", "taint", "evict", "status")
-"""The functions in the chain; each function consumes the event that the previous function emits."""
+"""The functions in the chain; each one consumes the event that the previous function emits."""
 
 
 @pytest.fixture(scope="module")
 def routed_fault_proxy(environment: E2eEnvironment) -> Iterator[NetworkFaultProxy]:
-    """Yield a fault proxy between broker and functions; rerouting takes time, so all tests with the proxy run last."""
+    """Yield a fault proxy between Broker and functions; rerouting takes time, so all tests with the proxy run last."""
     proxy = NetworkFaultProxy(environment.product)
     with closing(Receiver(default_answer=proxy)) as receiver:
         environment.product.route_triggers(lambda name: f"{receiver.url}/{name}")
@@ -47,7 +47,7 @@ def fault_proxy(routed_fault_proxy: NetworkFaultProxy) -> Iterator[NetworkFaultP
 def assert_recovery(
     drains: NodeDrains, fault: str, *, max_seconds: float = MAX_RECOVERY_SECONDS, is_audit_log_complete: bool = True
 ) -> None:
-    """Assert that the drains succeed within `max_seconds` after the end of the fault, and end the maintenances."""
+    """Assert that the drains succeed within `max_seconds` after the fault, and delete the maintenances."""
     ended_at = time.monotonic()
     drains.wait_until_succeeded()
     seconds = time.monotonic() - ended_at
@@ -123,7 +123,7 @@ def test_killed_api_server_only_delays_drains(environment: E2eEnvironment) -> No
 
 
 def test_invalid_event_is_recorded_as_dead_letter(environment: E2eEnvironment) -> None:
-    """Check that an event that no function can handle is recorded with its dead letter, and that drains continue."""
+    """Check that an event that no function can handle is recorded as a dead letter, and that drains continue."""
     drains = environment.prepare_drains("1s", nodes=environment.fault_nodes)
     drains.create_maintenances()
     headers = {
@@ -201,7 +201,7 @@ def test_reordered_events_only_delay_drains(environment: E2eEnvironment, fault_p
 def test_rejected_events_only_delay_drains(environment: E2eEnvironment, fault_proxy: NetworkFaultProxy) -> None:
     """Check that rejecting all events for `evict` with 503 for 10 s only delays the drains.
 
-    The broker retries, and ticks replace the events that the broker no longer retries.
+    The Broker retries each event, and ticks replace events for which the Broker has given up.
     """
     drains = environment.prepare_drains("1s", nodes=environment.fault_nodes)
     fault_proxy.handler = fault_proxy.build_rejecting_handler("evict")

@@ -1,4 +1,4 @@
-"""Test for the label with which the real sources select nodes."""
+"""Test for the label by which the real event sources select nodes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ pytestmark = pytest.mark.e2e
 
 
 def test_guard_restores_removed_label(environment: E2eEnvironment) -> None:
-    """Rule 10: `guard` restores a label that was removed by hand, and the maintenance continues.
+    """Design rule 10: `guard` restores a label that a user has removed, and the maintenance continues.
 
-    The source reports a node without its label as deleted, but `guard` finds that the node still exists.
+    The event source reports the unlabeled node as deleted, but `guard` finds that the node still exists.
     """
     name = environment.nodes[0]
     drains = environment.prepare_drains("300ms", nodes=[name])

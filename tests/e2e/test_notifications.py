@@ -23,7 +23,7 @@ PATH = "/chat"
 
 @pytest.fixture
 def receiver(environment: E2eEnvironment) -> Iterator[Receiver]:
-    """Yield a receiver of notifications about blocked drains, which `notify-owners` then announces at once."""
+    """Yield a receiver of notifications about blocked drains, which `notify-owners` announces without a delay."""
     with closing(Receiver()) as server:
         settings = {"NOTIFY_SECONDS": "0", "NOTIFY_HOSTS": server.url, "NOTIFY_KEY": KEY}
         original = environment.product.functions[FUNCTION].env
@@ -33,20 +33,20 @@ def receiver(environment: E2eEnvironment) -> Iterator[Receiver]:
 
 
 def restart_function(environment: E2eEnvironment, variables: dict[str, str]) -> None:
-    """Restart `notify-owners` with these environment variables."""
+    """Restart the function `notify-owners` with these environment variables."""
     environment.product.kill_functions(FUNCTION)
     environment.product.functions[FUNCTION].env = variables
     environment.product.start_functions(FUNCTION)
 
 
 def list_sent_types(receiver: Receiver) -> list[str]:
-    """Return the last words of the types of the events that the receiver got, each event once."""
+    """Return the last word of the type of each event that the receiver got, without redelivered events."""
     bodies = [json.loads(request.body) for request in receiver.list_requests(PATH)]
     return list({body["id"]: body["type"].rpartition(".")[2] for body in bodies}.values())
 
 
 def test_owners_and_receiver_follow_blocked_drain(environment: E2eEnvironment, receiver: Receiver) -> None:
-    """Check that owners and receiver learn that a drain is blocked, by when, that it continues, and that it ends."""
+    """Check that owners and receiver are notified of a blockage, its deadline, its end, and the end of the drain."""
     workload, labels = Workload(environment.cluster, environment.client), {"app": "db"}
     (node,) = environment.nodes[:1]
     workload.create_bare_pods(node, "db", labels=labels)
@@ -70,7 +70,7 @@ def test_owners_and_receiver_follow_blocked_drain(environment: E2eEnvironment, r
 
     assert "budget db needs 1 healthy" in blocked_message
     assert "The drain's deadline is " in blocked_message
-    # The broker delivers the events of the last two notifications independently, so they may arrive in either order.
+    # The Broker delivers the events of the last two notifications independently, so they may arrive in either order.
     assert sorted(list_sent_types(receiver)) == ["blocked", "succeeded", "unblocked"]
     workload.delete(m.build_path(maintenance))
     workload.wait_for_object(m.build_path(maintenance), lambda current: current is None, TIMEOUT_SECONDS)

@@ -1,4 +1,7 @@
-"""Tests for the benchmark's errors if an operator cannot be measured; tests/e2e/test_bench.py tests a measurement."""
+"""Tests for the benchmark's errors if another operator cannot be measured.
+
+tests/e2e/test_bench.py tests a successful measurement.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module")
 def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Yield a cluster with one node on which nothing is installed."""
+    """Yield a cluster with one node and nothing installed."""
     with LocalCluster(tmp_path_factory.mktemp("bare"), nodes=1) as cluster:
         yield cluster
 
@@ -46,8 +49,8 @@ def test_crd_of_other_kind_is_reported(bare_cluster: LocalCluster) -> None:
         peer_operator.install_crd(bare_cluster, OTHER_CRD_FILE)
 
 
-def test_exited_operator_is_reported_with_log_tail(bare_cluster: LocalCluster) -> None:
-    """Check that an operator's exit is reported with the end of its log, and that the log file remains."""
+def test_exit_of_operator_is_reported_with_end_of_log(bare_cluster: LocalCluster) -> None:
+    """Check that an operator's exit is reported with the end of its log, and that the log file is kept."""
     peer_operator.install_crd(bare_cluster, CRD_FILE)
     operator = peer_operator.Operator((sys.executable, "-c", "print('unknown flag')"), CRD_FILE)
 

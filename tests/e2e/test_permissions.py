@@ -1,4 +1,4 @@
-"""Tests that functions on a real engine have exactly the permissions of their `Touches:` lines, and report errors."""
+"""Tests that a function has exactly the permissions of its `Touches:` lines, and reports missing ones."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from tests.manifests.documented_rights import OWN_NAMESPACE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("restore_product")]
 TIMEOUT_SECONDS = 20.0
-"""Timeout until a function has reported a missing permission, including the startup of the function."""
+"""Timeout until a function has reported a missing permission, including the function's startup."""
 FORBIDDEN_CASES = (
-    # In its first pass, `begin` also creates the Lease of the active install.
+    # On its first pass, `begin` also creates the Lease of the active install.
     ("begin", "restore", "(create resource leases|list resource pods)"),
     ("cordon", "evict", "patch resource nodes"),
     ("taint", "status", "patch resource nodes"),
     # `evict` first reads the Lease of the active install.
     ("evict", "cordon", "get resource leases"),
 )
-"""Each function, the account whose token the function gets, and a request that this account may not send."""
+"""Each function, another function's account with whose token it runs, and a request that this account may not send."""
 only_on_knative = pytest.mark.parametrize("environment", ["knative"], indirect=True)
 
 
 @pytest.mark.parametrize("function", DEFAULT_FUNCTIONS)
 def test_permissions_of_function_match_touches_lines(environment: E2eEnvironment, function: str) -> None:
-    """Check that a function's permissions, which the API server reports for its token, equal its `Touches:` lines."""
+    """Check that a function's permissions, as the API server reports them, equal the function's `Touches:` lines."""
     assert_permissions_as_documented(environment, function)
 
 
 def test_missing_permission_of_function_is_reported_in_status(environment: E2eEnvironment) -> None:
-    """Check that a function with another account's token reports the missing permission and account in `lastError`.
+    """Check that `lastError` names the missing permission and the account if a function uses another account's token.
 
     Each function is tested on a separate node, whose pods stay. Once all functions use the tokens of their own
     accounts, all drains succeed.
@@ -58,7 +58,7 @@ def test_missing_permission_of_function_is_reported_in_status(environment: E2eEn
 def _assert_drain_reports_missing_permission(
     drains: NodeDrains, node: str, environment: E2eEnvironment, function: str, account: str, forbidden: str
 ) -> None:
-    """Drain a node while a function has another account's token; assert that the status reports the failure."""
+    """Drain a node while a function uses another account's token; assert that the status reports the failure."""
     with run_with_token_of_other_account(environment, function, account):
         drains.create_maintenances([node])
         error = wait_for_error(drains, account)
@@ -72,7 +72,7 @@ def _assert_drain_reports_missing_permission(
 
 
 def test_missing_permission_of_restore_is_reported_in_status(environment: E2eEnvironment) -> None:
-    """Check that `restore` with another account's token reports the missing permission, and keeps the node cordoned."""
+    """Check that `restore` with another account's token reports the missing permission; the node stays cordoned."""
     drains = environment.prepare_drains("300ms", nodes=environment.nodes[:1])
     drains.create_maintenances()
     drains.wait_until_succeeded()
@@ -147,7 +147,7 @@ def run_with_token_of_other_account(environment: E2eEnvironment, function: str, 
 
 
 def wait_for_error(drains: NodeDrains, account: str) -> str:
-    """Wait until the last maintenance's `lastError` names the account, and return the error."""
+    """Wait until `lastError` of the last maintenance names the account, and return the error."""
     name = drains.maintenances[-1]["metadata"]["name"]
     user = f'"system:serviceaccount:{OWN_NAMESPACE}:{account}"'
 
@@ -161,7 +161,7 @@ def wait_for_error(drains: NodeDrains, account: str) -> str:
 
 
 def wait_for_log(environment: E2eEnvironment, function: str, account: str, forbidden: str, log_position: int) -> None:
-    """Wait until the function's log contains, after `log_position`, an error about the account's permissions."""
+    """Wait until the function's log contains, after `log_position`, an error about the account's missing permission."""
     pattern = rf"system:serviceaccount:{OWN_NAMESPACE}:{account} cannot {forbidden}"
     log = environment.product.functions[function].log
     deadline = time.monotonic() + TIMEOUT_SECONDS
@@ -171,5 +171,5 @@ def wait_for_log(environment: E2eEnvironment, function: str, account: str, forbi
 
 
 def remove_quotes(text: str) -> str:
-    """Return the text without quotation marks and backslashes, since a JSON log escapes quotation marks."""
+    """Return the text without quotation marks and backslashes, because a JSON log escapes quotation marks."""
     return text.replace("\\", "").replace('"', "")

@@ -1,4 +1,4 @@
-"""Tests for the RabbitMQ Broker: latency, crashes of its parts, and dead letters."""
+"""Tests for the RabbitMQ Broker: latency, crashes of its processes, and dead letters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROBE_COUNT = 200
 
 
 def test_delivery_latency_is_within_limit(environment: E2eEnvironment) -> None:
-    """Check that events are recorded within 10 ms (median) after they were sent to the ingress."""
+    """Check that the median time from sending an event to the ingress until it is recorded is at most 10 ms."""
     sent_at: dict[str, float] = {}
     with requests.Session() as session:
         for _ in range(PROBE_COUNT):
@@ -59,8 +59,8 @@ def test_delivery_latency_is_within_limit(environment: E2eEnvironment) -> None:
         pytest.param(RabbitPlanes.parts, id="all"),
     ],
 )
-def test_killed_broker_parts_only_delay_drains(environment: E2eEnvironment, parts: tuple[str, ...]) -> None:
-    """X-2, X-3: killing parts of the broker during drains only delays the drains."""
+def test_killed_broker_processes_only_delay_drains(environment: E2eEnvironment, parts: tuple[str, ...]) -> None:
+    """X-2, X-3: killing processes of the Broker during drains only delays the drains."""
     drains = environment.prepare_drains("5s", nodes=environment.fault_nodes)
     drains.create_maintenances()
     drains.wait_for_terminating_pods(len(drains.pods) // 2)
@@ -103,7 +103,7 @@ def test_rejected_event_is_recorded_as_dead_letter(environment: E2eEnvironment, 
 
 
 def test_undeliverable_event_is_recorded_as_dead_letter(environment: E2eEnvironment) -> None:
-    """X-6: an undeliverable event reaches `record` through the dead letter exchange, and is recorded."""
+    """X-6: an undeliverable event reaches `record` through RabbitMQ's dead letter exchange, and is recorded."""
     assert isinstance(environment.product, RabbitProduct)
     unreachable_url = f"http://127.0.0.1:{reserve_port()}/"
     environment.product.add_trigger(
@@ -148,7 +148,7 @@ def _build_event(event_type: str, data: object) -> CloudEvent:
 
 
 def _wait_until_recorded(environment: E2eEnvironment, ids: set[str], timeout: float = 30.0) -> dict[str, float]:
-    """Wait until all events are recorded, and return event id → wall clock time of its arrival."""
+    """Wait until all events are recorded, and return event id → wall clock time of arrival."""
     deadline = time.monotonic() + timeout
     while True:
         with closing(Journal(environment.product.journal)) as journal:
@@ -164,7 +164,7 @@ def _wait_until_recorded(environment: E2eEnvironment, ids: set[str], timeout: fl
 def _wait_for_recorded_event(
     environment: E2eEnvironment, event_id: str, predicate: Callable[[BaseCloudEvent], bool], timeout: float = 60.0
 ) -> BaseCloudEvent:
-    """Wait until `predicate` is true for the recorded event, and return the event."""
+    """Wait until the recorded event satisfies `predicate`, and return this event."""
     deadline = time.monotonic() + timeout
     while True:
         with closing(Journal(environment.product.journal)) as journal:

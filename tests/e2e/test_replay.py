@@ -1,4 +1,4 @@
-"""Tests for replays and dead letters on the real engines, where the Triggers contain the functions' addresses."""
+"""Tests for replays and dead letters on the real engines, whose Triggers contain the functions' addresses."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_replay_uses_addresses_of_triggers(environment: E2eEnvironment) -> None:
 
 
 def test_dead_letter_has_reason_and_remains_open_if_rejected_again(environment: E2eEnvironment) -> None:
-    """X-6: on every engine, a dead letter has code, reason and destination, and remains open if rejected again."""
+    """X-6: on every engine, a dead letter has code, reason and destination, and stays open if rejected again."""
     attributes = {
         "id": "refused",
         "source": "/test",

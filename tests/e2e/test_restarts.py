@@ -1,4 +1,4 @@
-"""Test that killed processes on real Knative are restarted automatically, and that drains in progress succeed."""
+"""Test that killed processes on a real engine are restarted automatically, and that drains in progress succeed."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ pytestmark = [
     pytest.mark.usefixtures("restore_product"),
 ]
 MAX_RESTART_SECONDS = 3.0
-"""Maximum time from the first crash until the readiness endpoint responds again."""
+"""Maximum seconds from the first kill until the readiness endpoint responds again."""
 RESTART_TIMEOUT_SECONDS = 30.0
-"""Timeout of the wait for a restart; longer than the limit, so that the test can report a restart above the limit."""
+"""Timeout of the wait for a restart; longer than the limit, so that the test can report how long the restart took."""
 DATA_PLANE_NAMES = ("ingress", "dispatcher")
 
 
 def test_killed_processes_restart_within_limit(environment: E2eEnvironment) -> None:
-    """Check that functions, ingress and dispatcher are ready within `MAX_RESTART_SECONDS` after they are killed."""
+    """Check that functions, ingress and dispatcher are ready within `MAX_RESTART_SECONDS` after they were killed."""
     product = environment.product
     assert isinstance(product, KnativeProduct)
     planes = product.planes

@@ -1,4 +1,4 @@
-"""Test for the durations of the requests to functions during the tests that ran before this module."""
+"""Test for the durations of all requests to functions in the tests that ran before this module."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ pytestmark = pytest.mark.e2e
 REQUESTS_PER_STALL = 500
 """One in this number of requests may be slow, because the machine stalls while it runs two engines and their tests.
 
-A function that waits for a result would handle every request slowly.
+If a function waited for a result, all of its requests would be slow.
 """
 
 
 def test_no_request_exceeds_two_seconds(environment: E2eEnvironment) -> None:
-    """Design rule 3: no function waits, whatever faults are injected."""
+    """Design rule 3: no function waits, whichever faults are injected."""
     durations = environment.histogram
     print(f"\n{durations}")
 

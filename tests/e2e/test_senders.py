@@ -1,4 +1,4 @@
-"""Tests for who may post events to Knative's Broker, with `authentication-oidc` enabled and `senders` applied."""
+"""Tests for the permission to post events to Knative's Broker, with `authentication-oidc` and `senders` enabled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("environment", ["knative"
 SENDERS_POLICY_FILE = MANIFESTS / "components" / "senders" / "policy.yaml"
 AUDIENCE = f"eventing.knative.dev/broker/{NAMESPACE}/default"
 TRIGGER_ACCOUNT = "taint-on-node-cordoned-oidc-eventing.knative.dev-trigger"
-"""The account that Knative creates for a Trigger, and with which it publishes the replies of `taint`."""
+"""The ServiceAccount that Knative creates for the Trigger of `taint`, and with which it publishes the replies."""
 EXPECTED_SENDERS = {"begin", "cordon", "taint", "evict", "restore", "podsource"}
 """The functions and sources that send events during every maintenance, provided that the Broker accepts them."""
 TIMEOUT_SECONDS = 30.0
@@ -38,12 +38,12 @@ TIMEOUT_SECONDS = 30.0
 
 @pytest.fixture(scope="module")
 def authenticating_environment(environment: E2eEnvironment) -> Iterator[E2eEnvironment]:
-    """Yield the environment while Knative authorizes senders according to the shipped EventPolicy."""
+    """Yield the environment while Knative authorizes senders with the shipped EventPolicy."""
     product = environment.product
     assert isinstance(product, KnativeProduct)
     label = ("label", "deployments", "-n", NAMESPACE, "-l", "nodemaintenance.dev/binds=broker")
     try:
-        environment.cluster.kubectl(*label, "nodemaintenance.dev/token=broker")  # as the component `tokens`
+        environment.cluster.kubectl(*label, "nodemaintenance.dev/token=broker")  # The component `tokens` does the same.
         product.enable_oidc()
         environment.cluster.kubectl("apply", "-f", SENDERS_POLICY_FILE)
         applied = "--for=jsonpath={.status.policies[0].name}=senders"
@@ -69,7 +69,7 @@ def authenticating_environment(environment: E2eEnvironment) -> Iterator[E2eEnvir
 
 
 def test_maintenances_of_every_api_group_succeed(authenticating_environment: E2eEnvironment) -> None:
-    """Check that a maintenance of each group succeeds, since sources, PodSource and Triggers are allowed to send.
+    """Check that a maintenance of each API group succeeds, because sources, PodSource and Triggers may send events.
 
     The event about the creation of each object is recorded.
     """
@@ -94,7 +94,7 @@ def test_maintenances_of_every_api_group_succeed(authenticating_environment: E2e
 
 
 def test_events_posted_by_resync_are_accepted(authenticating_environment: E2eEnvironment) -> None:
-    """Check that the events that `resync` posts with the token from the product's SinkBinding are accepted."""
+    """Check that the Broker accepts the events that `resync` posts with the token from the product's SinkBinding."""
     authenticating_environment.histogram.record("begin")
     authenticating_environment.product.kill_functions("begin")
     drains = authenticating_environment.prepare_drains("300ms", nodes=authenticating_environment.nodes[:2])
@@ -138,8 +138,8 @@ def test_unauthorized_senders_are_rejected(authenticating_environment: E2eEnviro
     assert [bool(_read_entries(authenticating_environment, event.get_id())) for event in ticks] == [False] * 7 + [True]
 
 
-def test_dead_letter_is_recorded(authenticating_environment: E2eEnvironment) -> None:
-    """X-6: with authentication, a dead letter has the same code, reason and destination as without authentication."""
+def test_dead_letter_is_recorded_with_authentication(authenticating_environment: E2eEnvironment) -> None:
+    """X-6: a dead letter has the same code, reason and destination with authentication as without it."""
     attributes = {"id": "refused-while-asked", "source": "/tests/e2e", "datacontenttype": "application/json"}
     event = CloudEvent({**attributes, "type": events.NODE_CORDONED}, {})
     assert (
@@ -165,12 +165,12 @@ def test_redrive_publishes_reply_with_given_token(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """X-6: `redrive` publishes the reply with the given token; without a token, the dead letter remains open."""
+    """X-6: `redrive` publishes the reply with the given token; without a token, the dead letter stays open."""
     drains = authenticating_environment.prepare_drains("300ms", nodes=authenticating_environment.nodes[:1])
     drains.create_maintenances()
     drains.wait_until_succeeded()
     (uid,) = (maintenance["metadata"]["uid"] for maintenance in drains.maintenances)
-    cordoned_event = next(  # The broker delivers at least once, so that there may be several.
+    cordoned_event = next(  # The Broker delivers at least once, so the event may be recorded several times.
         entry.event
         for entry in _read_entries_about(authenticating_environment, uid)
         if entry.event.get_type() == events.NODE_CORDONED
@@ -195,7 +195,7 @@ def test_redrive_publishes_reply_with_given_token(
 
 
 def test_tick_from_ping_source_is_accepted(authenticating_environment: E2eEnvironment) -> None:
-    """Check that PingSource's ticks are accepted; the first tick may take 15 seconds, so this test runs late."""
+    """Check that the Broker accepts PingSource's ticks; the first tick may take 15 seconds, so this test runs late."""
     path = f"/apis/eventing.knative.dev/v1alpha1/namespaces/{NAMESPACE}/eventpolicies/senders"
     applied = parse_time(authenticating_environment.client.get(path)["metadata"]["creationTimestamp"])
 
@@ -210,7 +210,7 @@ def test_tick_from_ping_source_is_accepted(authenticating_environment: E2eEnviro
 def test_restarted_dispatcher_delivers_after_authentication_was_disabled(
     authenticating_environment: E2eEnvironment,
 ) -> None:
-    """Check that a dispatcher that is restarted after authentication was disabled delivers events again.
+    """Check that a dispatcher that restarts after authentication was disabled delivers events again.
 
     Objects that Knative has created for authentication and not deleted could prevent the channel from becoming ready.
     """
@@ -235,15 +235,15 @@ def _post_and_get_status(environment: E2eEnvironment, token: str, event: CloudEv
 
 
 def _create_token(
-    environment: E2eEnvironment, account: str, audience: str = AUDIENCE, namespace: str = NAMESPACE
+    environment: E2eEnvironment, service_account: str, audience: str = AUDIENCE, namespace: str = NAMESPACE
 ) -> str:
-    """Return a token of the account; without an audience, the token is valid for the API server itself."""
-    request = ("create", "token", account, "-n", namespace, *([f"--audience={audience}"] if audience else []))
+    """Return a token for the account; without an audience, the token is valid only for the API server."""
+    request = ("create", "token", service_account, "-n", namespace, *([f"--audience={audience}"] if audience else []))
     return environment.cluster.kubectl(*request).stdout.strip()
 
 
 def _sign_token(environment: E2eEnvironment, issued_at: int, expires_at: int) -> str:
-    """Sign a token with these times as the API server does; its own tokens are valid for at least ten minutes."""
+    """Sign a token with these times like the API server, whose own tokens are valid for at least ten minutes."""
     subject = f"system:serviceaccount:{NAMESPACE}:{TRIGGER_ACCOUNT}"
     times = {"iat": issued_at, "nbf": issued_at, "exp": expires_at}
     claims = {"iss": "https://kubernetes.default.svc", "aud": [AUDIENCE], "sub": subject, **times}
@@ -275,5 +275,5 @@ def _read_entries_about(environment: E2eEnvironment, uid: str) -> list[Entry]:
 
 
 def _get_senders(environment: E2eEnvironment, uid: str) -> set[str]:
-    """Return the names of the functions and sources that sent a recorded event about the maintenance."""
+    """Return the names of the functions and sources that sent a recorded event about this maintenance."""
     return {entry.event.get_source().rpartition("/")[2] for entry in _read_entries_about(environment, uid)}

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.e2e
     ids=["knative", "rabbitmq"],
 )
 def test_fault_injection_kills_all_but_infrastructure(environment: E2eEnvironment, spared_name: str) -> None:
-    """Check that fault injection kills all processes except nginx, which replaces the cluster's DNS, and epmd."""
+    """Check that fault injection kills all processes except epmd and nginx, which replaces the cluster's DNS."""
     console = Server("console", ["true"], Path("console.log"))
 
     killed_servers = {

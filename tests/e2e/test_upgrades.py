@@ -1,4 +1,4 @@
-"""Tests for an upgrade run on each real engine, while a function, the broker and the sources crash."""
+"""Tests for an upgrade run on each real engine while a function, the Broker and the event sources crash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NODE_COUNT = 3
 
 @pytest.fixture
 def upgrade_environment(environment: E2eEnvironment) -> Iterator[runs.MutexEnvironment]:
-    """Yield the mutex environment on the engine's cluster, which has the old version."""
+    """Yield an environment for upgrade runs on the engine's cluster, which has the old OpenShift version."""
     upgrade = runs.MutexEnvironment(environment.cluster, environment.product)
     upgrade.cvo.install(OLD_VERSION)
     with closing(upgrade.client), FakeMco(upgrade.client):
@@ -37,7 +37,7 @@ def upgrade_environment(environment: E2eEnvironment) -> Iterator[runs.MutexEnvir
 
 @proves("MUT-42", "MUT-44", "MUT-49", "X-2")
 def test_run_finishes_despite_crashes(environment: E2eEnvironment, upgrade_environment: runs.MutexEnvironment) -> None:
-    """Check that a run releases one node at a time and creates each Job once, although processes are killed."""
+    """Check that despite killed processes, a run releases one node at a time and creates each Job only once."""
     names, run = upgrade_environment.create_run_with_two_rules(NODE_COUNT)
     original_selectors = upgrade_environment.get_selectors_by_pool()
     with ReleaseWatcher(upgrade_environment.client) as watcher:
@@ -68,7 +68,7 @@ def test_run_finishes_despite_crashes(environment: E2eEnvironment, upgrade_envir
 
 
 @proves("MUT-1", "OSV-39")
-def test_permissions_of_optional_components_match_touches_lines(environment: E2eEnvironment) -> None:
+def test_permissions_of_optional_functions_match_touches_lines(environment: E2eEnvironment) -> None:
     """Check that the permissions of the optional components' functions equal their `Touches:` lines."""
     functions = sorted(set(list_functions(ALL_COMPONENTS)) - set(DEFAULT_FUNCTIONS))
     assert {"run-job", "migrate", "label-cpu"} <= set(functions)

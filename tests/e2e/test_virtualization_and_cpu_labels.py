@@ -41,9 +41,9 @@ MAX_MIGRATIONS_PER_NODE = 2
 MAX_ROUND_SECONDS = 20.0
 """Maximum seconds from a change of the CPU models or features until all affected nodes are patched."""
 MAX_FUNCTION_SECONDS_BUCKET = "2.0"
-"""Maximum seconds that a function may take for one event: the upper limit of a histogram bucket."""
+"""Maximum seconds that a function may take for one event: an upper bucket bound of the histogram."""
 QUIET_SECONDS = 1.0
-"""Seconds without a request from `label-cpu` after which no events for `label-cpu` can be pending."""
+"""Number of seconds without a request from `label-cpu` after which no more of its events can be pending."""
 MAX_LOST_RESPONSES = 30
 """Maximum number of nodes for which a patch response was lost, as happens on a busy machine."""
 LABEL_CPU_USERNAME = b"system:serviceaccount:node-maintenance:label-cpu"
@@ -51,7 +51,7 @@ LABEL_CPU_USERNAME = b"system:serviceaccount:node-maintenance:label-cpu"
 
 @pytest.fixture
 def virtualization_environment(environment: E2eEnvironment) -> Iterator[machines.VirtualizationEnvironment]:
-    """Yield the virtualization environment on the engine's cluster, with a simulation of KubeVirt."""
+    """Yield the virtualization environment on the engine's cluster, with a simulated KubeVirt."""
     # EngineProduct and Product both have the attributes that VirtualizationEnvironment uses.
     virtualization = machines.VirtualizationEnvironment(environment.cluster, cast("Product", environment.product))
     with closing(virtualization.client), FakeVirt(virtualization.client):
@@ -63,7 +63,7 @@ def virtualization_environment(environment: E2eEnvironment) -> Iterator[machines
 def test_drain_migrates_or_restarts_vms_despite_crashes(
     environment: E2eEnvironment, virtualization_environment: machines.VirtualizationEnvironment
 ) -> None:
-    """Check that a drain migrates, restarts or waits for VMs although `migrate`, broker and sources are killed.
+    """Check that a drain migrates, restarts or waits for VMs although `migrate`, Broker and event sources are killed.
 
     The test kills `migrate` at the first migration, and broker and sources after two VMs have left the node.
     """
@@ -123,7 +123,7 @@ def test_drain_migrates_or_restarts_vms_despite_crashes(
 
 @pytest.fixture
 def labeled_environment(environment: E2eEnvironment) -> Iterator[EngineCpuLabelsEnvironment]:
-    """Yield the environment with a thousand labeled nodes and no pending events; delete the nodes afterwards."""
+    """Yield the environment with a thousand labeled nodes and no events pending; delete the nodes afterwards."""
     extra_nodes = NODE_NAMES[NODE_COUNT:]
     environment.cluster.create_nodes(*extra_nodes)
     labels_environment = EngineCpuLabelsEnvironment(environment)
@@ -141,8 +141,8 @@ def labeled_environment(environment: E2eEnvironment) -> Iterator[EngineCpuLabels
 def test_obsolete_model_is_removed_with_one_patch_per_node(labeled_environment: EngineCpuLabelsEnvironment) -> None:
     """Check that removing an obsolete model takes one patch per affected node, and that later ticks write nothing.
 
-    A round takes at most `MAX_ROUND_SECONDS`, and the function handles each event within `MAX_FUNCTION_SECONDS_BUCKET`
-    seconds.
+    All nodes are patched within `MAX_ROUND_SECONDS`, and the function handles each event within
+    `MAX_FUNCTION_SECONDS_BUCKET` seconds.
     """
     first_audit = labeled_environment.start_audit()
 
@@ -170,7 +170,7 @@ def test_obsolete_model_is_removed_with_one_patch_per_node(labeled_environment: 
 
 
 class EngineCpuLabelsEnvironment(labels.CpuLabelsEnvironment):
-    """A CPU label environment on an engine, where `label-cpu` runs in its own process."""
+    """A CPU label environment on an engine, on which `label-cpu` runs in its own process."""
 
     def __init__(self, environment: E2eEnvironment) -> None:
         super().__init__(environment.cluster, environment.product)
@@ -178,7 +178,7 @@ class EngineCpuLabelsEnvironment(labels.CpuLabelsEnvironment):
         self._request_count, self._log_position = 0, 0
 
     def send_tick(self) -> None:
-        """Send a tick, and wait until `label-cpu` has handled it."""
+        """Send a resync tick, and wait until `label-cpu` has handled the tick."""
         before = self._count_requests()
         assert post_event(build_tick(), self.product.broker_url).status_code == 202
         wait_until_ready("requests after a tick", lambda: self._count_requests() > before, self.product.servers)
@@ -206,7 +206,7 @@ class EngineCpuLabelsEnvironment(labels.CpuLabelsEnvironment):
 
 
 def has_only_unmigratable_pods(maintenance: object, count: int) -> bool:
-    """Return whether exactly `count` pods are pending and all are reported as not migratable."""
+    """Return whether exactly `count` pods are pending, all of them reported as not migratable."""
     status = maintenance.get("status") or {} if isinstance(maintenance, dict) else {}
     reasons = [blocked_pod["reason"] for blocked_pod in status.get("blockedPods") or []]
     return len(status.get("pendingPods") or []) == count and reasons == ["NotMigratable"] * count

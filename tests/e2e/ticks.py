@@ -1,4 +1,4 @@
-"""Helper that builds ticks for tests that do not wait for the PingSource."""
+"""Helper that builds resync ticks, so that tests need not wait for the PingSource."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from eventing import events
 
 
 def build_tick() -> CloudEvent:
-    """Build a tick, like the event that PingSource sends every 15 seconds."""
+    """Build a resync tick, like the event that PingSource sends every 15 seconds."""
     attributes = {"type": events.TICK, "source": "/tests/e2e", "datacontenttype": "application/json"}
     return CloudEvent({**attributes, "id": str(uuid.uuid4())}, {})

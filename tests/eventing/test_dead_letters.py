@@ -1,4 +1,4 @@
-"""Tests that dead letters from other brokers, or forged by clients, are parsed as far as possible."""
+"""Tests for parsing dead letters of other brokers, and dead letters that clients have forged."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ DESTINATION_URL = "http://evict/"
         ),
     ],
 )
-def test_any_failure_reason_is_parsed(extensions: dict[str, str], expected: DeadLetter) -> None:
-    """X-1: An invalid status in a dead letter is parsed as 0, and error data that is not base64 is kept as text."""
+def test_dead_letter_with_any_failure_reason_is_parsed(extensions: dict[str, str], expected: DeadLetter) -> None:
+    """X-1: an invalid status in a dead letter is parsed as 0, and error data that is not base64 is kept as text."""
     assert (
         parse_dead_letter(CloudEvent({**ENVELOPE, DESTINATION_EXTENSION: DESTINATION_URL, **extensions}, None))
         == expected

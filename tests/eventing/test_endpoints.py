@@ -1,4 +1,4 @@
-"""Tests for sending events from PodSource and the functions to a sink with authentication and a private TLS CA."""
+"""Tests for sending events from PodSource and the functions to a sink with authentication and a private CA."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DRIFT_EVENTS: list[BaseCloudEvent] = [
 
 @pytest.fixture
 def tls_sink(cluster: LocalCluster) -> Iterator[Receiver]:
-    """Yield a sink whose certificate was issued by the cluster's CA."""
+    """Yield an event sink with a certificate issued by the cluster's CA."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     pki = cluster.directory / "pki"
     tls.load_cert_chain(pki / "apiserver.crt", pki / "apiserver.key")
@@ -40,7 +40,7 @@ def tls_sink(cluster: LocalCluster) -> Iterator[Receiver]:
 
 @pytest.fixture
 def sink_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Create a token file like the one that a SinkBinding mounts."""
+    """Create a token file at the path at which a SinkBinding mounts the token."""
     (tmp_path / "token").write_text("identity-token\n")
     monkeypatch.setenv(endpoints.TOKEN_FILE_VARIABLE, str(tmp_path / "token"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -50,7 +50,7 @@ def sink_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_podsource_trusts_ca_and_sends_token(
     cluster: LocalCluster, tls_sink: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X-2: PodSource trusts the CA in `K_CA_CERTS` and sends its token.
+    """X-2: PodSource trusts the CA in `K_CA_CERTS`, and sends its token to the sink.
 
     Knative's feature transport-encryption sets the CA, and authentication-oidc requires the token.
     """
@@ -70,7 +70,7 @@ def test_podsource_trusts_ca_and_sends_token(
 def test_functions_trust_ca_and_send_token(
     cluster: LocalCluster, tls_sink: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X-2: A function trusts the CA and sends its token with the events that it posts directly to the sink.
+    """X-2: a function trusts the CA, and sends its token with the events that it posts directly to the sink.
 
     A response can contain only one event, so a function posts several events to the sink.
     """
@@ -85,7 +85,7 @@ def test_functions_trust_ca_and_send_token(
 
 
 def test_no_event_is_sent_to_sink_with_unknown_ca(tls_sink: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-2: No event is sent to a sink with an unknown CA."""
+    """X-2: no event is sent to a sink whose certificate has an unknown CA."""
     monkeypatch.delenv(endpoints.CA_CERTS_VARIABLE, raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("K_SINK", f"{tls_sink.url}/")
@@ -97,7 +97,7 @@ def test_no_event_is_sent_to_sink_with_unknown_ca(tls_sink: Receiver, monkeypatc
 
 
 def test_publishing_that_exceeds_timeout_raises_retry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Design rule 9: Publishing that takes too long raises `Retry` before the broker's timeout resends the event."""
+    """Design rule 9: publishing that takes too long raises `Retry` before the broker's timeout causes a redelivery."""
     monkeypatch.setattr(responses, "PUBLISH_TIMEOUT_SECONDS", 0.2)
     release_response = threading.Event()
     with closing(
@@ -114,7 +114,7 @@ def test_publishing_that_exceeds_timeout_raises_retry(monkeypatch: pytest.Monkey
 
 
 def test_rejected_event_does_not_prevent_sending_of_other_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-6: An event that the sink rejects does not prevent the sending of other events, and the function retries."""
+    """X-6: an event that the sink rejects does not prevent the sending of other events, and the function retries."""
     with closing(
         Receiver(default_answer=lambda request: Response(400 if request.id == DRIFT_EVENTS[0].get_id() else 202))
     ) as receiver:
@@ -129,7 +129,7 @@ def test_rejected_event_does_not_prevent_sending_of_other_events(monkeypatch: py
 
 
 def test_events_are_sent_without_token_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-2: A sink without TLS and authentication, which is Knative's default, receives events without a token."""
+    """X-2: a sink without TLS and authentication, Knative's default, receives events without a token."""
     with closing(Receiver(default_answer=lambda _: Response())) as receiver:
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         monkeypatch.setenv("K_SINK", f"{receiver.url}/")

@@ -1,4 +1,4 @@
-"""Tests for the event types: deterministic ids, extensions for Trigger filters, and object references."""
+"""Tests for the product's events: deterministic ids, extensions for Trigger filters, and object references."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def build_cause(event_id: str = "1", **extensions: str) -> CloudEvent:
 
 
 def test_same_event_with_same_cause_has_same_id() -> None:
-    """X-2: The same event with the same cause has the same id, so that duplicates can be recognized."""
+    """X-2: the same event with the same cause has the same id, so that consumers can recognize duplicates."""
     first, second = (
         build_event(events.NODE_CORDONED, "cordon", MAINTENANCE, "n", cause=build_cause()) for _ in range(2)
     )
@@ -28,7 +28,7 @@ def test_same_event_with_same_cause_has_same_id() -> None:
 
 
 def test_event_id_depends_on_step_type_maintenance_cause_and_seed() -> None:
-    """X-2: A different step, type, maintenance, cause or seed results in a different id."""
+    """X-2: a different step, type, maintenance, cause or seed results in a different id."""
     built_events = [
         build_event(events.NODE_CORDONED, "cordon", MAINTENANCE, "n", cause=build_cause()),
         build_event(events.NODE_TAINTED, "cordon", MAINTENANCE, "n", cause=build_cause()),
@@ -45,7 +45,7 @@ def test_event_id_depends_on_step_type_maintenance_cause_and_seed() -> None:
 
 
 def test_event_has_extensions_for_trigger_filters() -> None:
-    """X-4: An event has node, maintenance and partition key as extensions, JSON data, and the reference in the data."""
+    """X-4: an event has node, maintenance and partition key as extensions, and JSON data with the object reference."""
     event = build_event(
         events.PODS_EVICTED, "evict", MAINTENANCE, "node-1", cause=build_cause(), data={"error": ""}, flags=("more",)
     )
@@ -64,7 +64,7 @@ def test_event_has_extensions_for_trigger_filters() -> None:
 
 @pytest.mark.parametrize("name", ["node-1\n", "node\t1", "node-1\x7f", "node-1\uffff", "n" * 254])
 def test_node_name_that_is_invalid_as_attribute_is_only_in_data(name: str) -> None:
-    """X-6: A node name that is not a valid attribute value is only in the data, so that receivers accept the event.
+    """X-6: a node name that is not a valid attribute value is only in the data, so that receivers accept the event.
 
     The schema of NodeMaintenance may accept such a name, and the failure of that maintenance must be reported.
     """
@@ -77,7 +77,7 @@ def test_node_name_that_is_invalid_as_attribute_is_only_in_data(name: str) -> No
 
 
 def test_every_event_type_is_described() -> None:
-    """X-4: `TYPE_DESCRIPTIONS` describes all event types, except `ATTEMPTS_MADE`, which is never sent to a broker."""
+    """X-4: `TYPE_DESCRIPTIONS` describes all event types except `ATTEMPTS_MADE`, which is never sent to a broker."""
     own_types = {
         value for name, value in vars(events).items() if name.isupper() and str(value).startswith("dev.nodemaint")
     }
@@ -87,7 +87,7 @@ def test_every_event_type_is_described() -> None:
 
 
 def test_reference_is_built_from_object() -> None:
-    """X-2: A reference contains the apiVersion, name and uid of the object, which suffice to identify and read it."""
+    """X-2: a reference contains the apiVersion, name and uid of an object, which suffice to read the object."""
     maintenance = {
         "apiVersion": MAINTENANCE.api_version,
         "kind": "NodeMaintenance",

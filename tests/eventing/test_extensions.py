@@ -1,4 +1,4 @@
-"""Tests for choosing the trace that an event belongs to."""
+"""Tests for the selection of an event's trace."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def get_traceparent_of_caused_event(cause: CloudEvent | None) -> object:
 
 
 def test_event_continues_trace_of_cause() -> None:
-    """Check that an event continues the trace of its cause if the cause is about the same maintenance.
+    """Check that an event continues its cause's trace if both events are about the same maintenance.
 
-    The product's events name the maintenance in an extension, and events from ApiServerSource contain it as data.
+    The product's events name the maintenance in an extension, and ApiServerSource's events contain it as data.
     """
     cause = build_cause(events.NODE_CORDONED, maintenance=MAINTENANCE_UID, traceparent=TRACEPARENT)
     maintenance = {"kind": "NodeMaintenance", "metadata": {"uid": MAINTENANCE_UID}}
@@ -65,7 +65,7 @@ def test_event_continues_trace_of_cause() -> None:
     ],
 )
 def test_event_uses_trace_of_maintenance_if_cause_has_no_usable_trace(cause: CloudEvent | None) -> None:
-    """Check that an event whose cause has no usable trace uses the maintenance's trace, whose trace id is the uid."""
+    """Check that an event uses the maintenance's trace, whose trace id is the uid, if its cause has no usable trace."""
     assert get_traceparent_of_caused_event(cause) == extensions.build_root_traceparent(MAINTENANCE_UID)
     assert extensions.build_root_traceparent(MAINTENANCE_UID).split("-")[1] == uuid.UUID(MAINTENANCE_UID).hex
 
@@ -84,6 +84,6 @@ def test_events_emitted_during_attempt_continue_span_of_attempt() -> None:
 
 
 def test_traceparent_is_valid_for_any_uid() -> None:
-    """Check that any uid gives a valid W3C traceparent, with 32 and 16 digits that are not all zeros."""
+    """Check that any uid results in a valid W3C traceparent, with 32 and 16 digits that are not all zeros."""
     assert extensions.TRACEPARENT_PATTERN.fullmatch(extensions.build_root_traceparent("not a uuid"))
     assert extensions.build_root_traceparent("a") != extensions.build_root_traceparent("b")

@@ -41,7 +41,7 @@ json_objects = st.dictionaries(st.text(max_size=5), json_values, max_size=4)
 
 @given(json_objects, st.sampled_from([encode_binary, encode_structured]))
 def test_event_is_decoded_unchanged(data: dict[str, Any], encode: Any) -> None:
-    """X-1: An event with any JSON object as data is decoded unchanged in both content modes."""
+    """X-1: an event with any JSON object as data is decoded unchanged in both content modes."""
     reference = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid")
     event = events.build_event(events.PODS_GONE, "test", reference, "node-1", seed="s", data=data)
 
@@ -67,7 +67,7 @@ arbitrary_headers = st.dictionaries(
 
 @given(arbitrary_headers, st.binary(max_size=40) | json_values.map(lambda value: json.dumps(value).encode()))
 def test_arbitrary_request_is_decoded_or_raises_bad_event(headers: dict[str, str], body: bytes) -> None:
-    """X-1: Decoding arbitrary headers and bytes returns an event with its required attributes or raises `BadEvent`."""
+    """X-1: decoding arbitrary headers and bytes returns an event with its required attributes, or raises `BadEvent`."""
     with contextlib.suppress(BadEvent):
         event = decode_event(headers, body)
         assert event.get_id()
@@ -78,14 +78,14 @@ def test_arbitrary_request_is_decoded_or_raises_bad_event(headers: dict[str, str
     st.dictionaries(st.sampled_from([*ENVELOPE, "time", "data", "data_base64", "datacontenttype", "x"]), json_values)
 )
 def test_arbitrary_envelope_is_decoded_or_raises_bad_event(envelope: dict[str, Any]) -> None:
-    """X-1: Decoding a structured event with attributes of any type raises no other exception than `BadEvent`."""
+    """X-1: decoding a structured event with attributes of any type raises no exception other than `BadEvent`."""
     with contextlib.suppress(BadEvent):
         assert decode_event(STRUCTURED, json.dumps({**ENVELOPE, **envelope}).encode()).get_id()
 
 
 @pytest.mark.parametrize("missing", ENVELOPE)
 def test_error_names_missing_required_attribute(missing: str) -> None:
-    """X-2: The error names a missing required attribute; a generated id would make each retry a different event."""
+    """X-2: the error names a missing required attribute; a generated id would make each retry a different event."""
     headers = {name: value for name, value in HEADERS.items() if name != f"ce-{missing}"}
     envelope = {name: value for name, value in ENVELOPE.items() if name != missing}
 
@@ -119,7 +119,7 @@ def test_error_names_missing_required_attribute(missing: str) -> None:
 def test_invalid_request_raises_matching_error_class(
     headers: dict[str, str], body: bytes, error_class: type[BadEvent]
 ) -> None:
-    """X-1: An invalid request raises the error class of the HTTP status 413 (too large), 415 (media type) or 400."""
+    """X-1: an invalid request raises the error class for the HTTP status 413 (too large), 415 (media type) or 400."""
     with pytest.raises(error_class) as raised:
         decode_event(headers, body)
 
@@ -128,7 +128,7 @@ def test_invalid_request_raises_matching_error_class(
 
 
 def test_deeply_nested_data_is_accepted() -> None:
-    """Check that data may be nested as deeply as any Kubernetes object; the number of values is not limited."""
+    """Check that data may be nested as deeply as a Kubernetes object, with any number of values."""
     assert decode_event(HEADERS, b"[" * 100 + b"]" * 100).get_data()
     assert decode_event(HEADERS, json.dumps([[{}] * 5] * 500).encode()).get_data()
 
@@ -143,14 +143,14 @@ def test_header_names_are_case_insensitive() -> None:
 
 
 def test_event_without_data_is_valid() -> None:
-    """X-1: An event without data is valid, since data is optional in CloudEvents."""
+    """X-1: an event without data is valid, because data is optional in CloudEvents."""
     assert (
         decode_event({name: value for name, value in HEADERS.items() if name != "content-type"}, b"").get_data() is None
     )
 
 
-def test_reply_has_a_content_type() -> None:
-    """X-1: A reply has a content type; otherwise Flask would send text/html, which the next function cannot parse."""
+def test_reply_has_content_type() -> None:
+    """X-1: a reply has a content type; otherwise, Flask would send text/html, which the next function cannot parse."""
     reference = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid")
     message = encode_binary(events.build_event(events.NODE_TAINTED, "taint", reference, "node-1"))
 

@@ -1,4 +1,4 @@
-"""Tests for the logging configuration, run in a separate process because pytest installs its own log handlers."""
+"""Tests for the logging configuration, which run in a new process because pytest installs its own log handlers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ LOGGING_PROGRAM = "import logging; from eventing import logs; {setup}; logs.conf
 
 
 def run_logging_program(setup: str) -> subprocess.CompletedProcess[str]:
-    """Run `setup`, configure logging and log a line in a new process; return the completed process."""
+    """Run `setup`, configure logging, and log a line, all in a new process; return the completed process."""
     command = [sys.executable, "-c", LOGGING_PROGRAM.format(setup=setup)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
 
 
 def test_log_records_are_json_lines() -> None:
-    """KNM-5: Without other handlers, log records are written to stdout as JSON lines."""
+    """KNM-5: without other handlers, log records are written to stdout as JSON lines."""
     line = json.loads(run_logging_program("pass").stdout)
 
     assert (line["level"], line["msg"]) == ("warning", "hello")

@@ -1,4 +1,4 @@
-"""Tests for the signature that proves that a component of this project emitted an event."""
+"""Tests for the signature that proves that a component of this product emitted an event."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def build_event(**data: Any) -> BaseCloudEvent:
 
 @pytest.mark.parametrize("encode", [encode_binary, encode_structured])
 def test_signature_survives_any_broker(encode: Any) -> None:
-    """X-2: A signature stays valid in both content modes, and if brokers, replays or dead letters add extensions."""
+    """X-2: a signature stays valid in both content modes, and if brokers, replays or dead letters add extensions."""
     event = sign_event(build_event(blocked=[{"name": "ä€", "healthy": 1}], error=None))
     message = encode(event)
     decoded = decode_event(message.headers, message.body)
@@ -71,14 +71,14 @@ def test_signature_survives_any_broker(encode: Any) -> None:
     ids=lambda changed: next(iter(changed)),
 )
 def test_changed_attribute_invalidates_signature(changed: dict[str, str]) -> None:
-    """X-2: Changing an event's id, source, type or signature makes its signature invalid."""
+    """X-2: a change to an event's id, source, type or signature invalidates its signature."""
     event = sign_event(build_event())
 
     assert not has_valid_signature(CloudEvent({**event.get_attributes(), **changed}, event.get_data()))
 
 
 def test_changed_data_or_secret_invalidates_signature(monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-2: A signature is invalid after a change to the event's data or to the secret; an unsigned event is invalid."""
+    """X-2: a change to the event's data or to the secret invalidates its signature; an unsigned event is invalid."""
     signed, unsigned = sign_event(build_event()), build_event()
     assert not has_valid_signature(
         CloudEvent(signed.get_attributes(), {**(signed.get_data() or {}), "error": "forged"})  # type: ignore[dict-item]
@@ -92,7 +92,7 @@ def test_changed_data_or_secret_invalidates_signature(monkeypatch: pytest.Monkey
 
 
 def test_every_event_is_accepted_without_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-2: Without a secret, no event is signed, and every event counts as valid."""
+    """X-2: without a secret, events are not signed, and every event counts as valid."""
     monkeypatch.delenv(KEY_VARIABLE)
 
     assert SIGNATURE_EXTENSION not in sign_event(build_event()).get_attributes()

@@ -1,4 +1,4 @@
-"""Tests for a task group in which one failed task cancels all others."""
+"""Tests for the task supervisor, in which a failed task cancels all other tasks."""
 
 from __future__ import annotations
 

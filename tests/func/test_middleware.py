@@ -1,4 +1,4 @@
-"""Tests for the func entry point, served by func's own scaffolding and middleware."""
+"""Tests for the entry point for func, served by func's own scaffolding and middleware."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from tests.relay import Relay
 Mode = Callable[[BaseCloudEvent], HTTPMessage]
 ROOT = Path(__file__).parents[2]
 MAX_SHUTDOWN_SECONDS = 20
-"""Maximum time for a shutdown; the middleware itself waits 3 s for the requests in flight."""
+"""Maximum seconds of a shutdown; the middleware itself waits 3 s for requests in flight."""
 BOTH_CONTENT_MODES = pytest.mark.parametrize("mode", [encode_binary, encode_structured], ids=["binary", "structured"])
 """The two content modes of a CloudEvent over HTTP."""
 
 
 def build_server(cluster: LocalCluster, log: Path, port: int, **extra_environment: str) -> Server:
-    """Build the process that runs func's generated `main.py`, which imports this work tree's `function`."""
+    """Build the process that runs func's generated `main.py`, which imports `function` from this work tree."""
     environment = {
         **NO_PROXY_LOCAL_ENV,
         "KUBECONFIG": str(cluster.ensure_kubeconfig(access.make_username("functions"))),
@@ -57,14 +57,14 @@ def build_server(cluster: LocalCluster, log: Path, port: int, **extra_environmen
 
 @pytest.fixture(scope="module")
 def func_url(installed_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yield the URL of a server with all functions, served by func's middleware."""
+    """Yield the URL of a server that serves all functions through func's middleware."""
     with run_server(installed_cluster, tmp_path_factory.mktemp("func")) as (_, url):
         yield url
 
 
 @pytest.fixture(scope="module")
 def cordon_url(installed_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yield the URL of a server with only the function `cordon`, served by func's middleware."""
+    """Yield the URL of a server that serves only the function `cordon` through func's middleware."""
     with run_server(installed_cluster, tmp_path_factory.mktemp("func"), FUNCTION="cordon") as (_, url):
         yield url
 
@@ -84,7 +84,7 @@ def run_server(cluster: LocalCluster, directory: Path, **extra_environment: str)
 
 @pytest.fixture
 def unknown_node_maintenance(installed_cluster: LocalCluster) -> Iterator[dict[str, Any]]:
-    """Yield a NodeMaintenance of an unknown node, which exercises a complete function and changes no node."""
+    """Yield a NodeMaintenance for an unknown node, which a complete function call handles without changing a node."""
     body = {
         "apiVersion": MEDIK8S.api_version,
         "kind": "NodeMaintenance",
@@ -99,7 +99,7 @@ def unknown_node_maintenance(installed_cluster: LocalCluster) -> Iterator[dict[s
 def test_middleware_passes_on_event_and_reply(
     func_url: str, unknown_node_maintenance: dict[str, Any], mode: Mode
 ) -> None:
-    """X-1: the middleware accepts both content modes, responds in binary mode, and passes a body of 300 KB."""
+    """X-1: the middleware accepts both content modes, responds in binary mode, and accepts a body of 300 KB."""
     message = mode(build_added_event(unknown_node_maintenance))
 
     response = requests.post(f"{func_url}/begin", message.body, headers=message.headers, timeout=30)
@@ -112,7 +112,7 @@ def test_middleware_passes_on_event_and_reply(
 
 @BOTH_CONTENT_MODES
 def test_single_function_responds_at_root_path(cordon_url: str, mode: Mode) -> None:
-    """Check that a single function also responds at the root path, which the Triggers of func use."""
+    """Check that a single function also responds at the root path, to which func's Triggers deliver."""
     reference = events.ObjectReference(MEDIK8S.api_version, "no-such-maintenance", "0")
     message = mode(events.build_event(events.MAINTENANCE_BEGUN, "begin", reference, "no-such-node"))
 
@@ -131,7 +131,7 @@ def test_health_and_metrics_endpoints_exist(func_url: str, path: str) -> None:
 
 
 def test_invalid_event_is_rejected_in_one_line(func_url: str) -> None:
-    """X-6: the middleware passes on the function's error response, which is a single line."""
+    """X-6: the middleware returns the function's error response unchanged, which is a single line."""
     response = requests.post(f"{func_url}/begin", "{}", headers={"content-type": "text/plain"}, timeout=30)
 
     assert response.status_code == 415
@@ -151,8 +151,8 @@ def test_server_responds_to_more_requests_than_it_has_threads(
         assert set(pool.map(post_event, range(2 * WORKERS))) == {200}
 
 
-def test_readiness_follows_api_server(installed_cluster: LocalCluster, tmp_path: Path) -> None:
-    """Check that the readiness probe fails while the API server is unreachable, and that liveness does not."""
+def test_readiness_fails_while_api_server_is_unreachable(installed_cluster: LocalCluster, tmp_path: Path) -> None:
+    """Check that readiness fails while the API server is unreachable, and that liveness does not fail."""
     relay, user = Relay(urlsplit(installed_cluster.url).port or 0), access.make_username("functions")
     kubeconfig, token = tmp_path / "kubeconfig", installed_cluster.get_token(user)
     api_url = f"https://{LOOPBACK}:{relay.port}"
@@ -172,7 +172,7 @@ def test_readiness_follows_api_server(installed_cluster: LocalCluster, tmp_path:
 
 
 def test_log_lines_are_json_with_fields(installed_cluster: LocalCluster, tmp_path: Path) -> None:
-    """KNM-5: log lines are JSON, as with gunicorn, although the scaffolding configures plain text."""
+    """KNM-5: log lines are JSON as with gunicorn, although func's scaffolding configures plain text."""
     with run_server(installed_cluster, tmp_path) as (server, url):
         requests.post(f"{url}/begin", "{}", headers={"content-type": "text/plain"}, timeout=30)
 
@@ -184,7 +184,7 @@ def test_log_lines_are_json_with_fields(installed_cluster: LocalCluster, tmp_pat
 def test_sigterm_lets_request_in_flight_complete(
     installed_cluster: LocalCluster, unknown_node_maintenance: dict[str, Any], receiver: Receiver, tmp_path: Path
 ) -> None:
-    """Check that a server that gets SIGTERM completes its request, publishes its last attempts, and exits with 0."""
+    """Check that after SIGTERM, a server completes its request, publishes its last attempts, and exits with 0."""
     message = encode_binary(build_added_event(unknown_node_maintenance))
     with run_server(installed_cluster, tmp_path, RECORD=f"{receiver.url}/record") as (server, url):
         address = urlsplit(url).hostname or "", urlsplit(url).port or 0
@@ -194,7 +194,8 @@ def test_sigterm_lets_request_in_flight_complete(
             for name, value in headers.items():
                 connection.putheader(name, value)
             connection.endheaders()
-            assert connection.sock.recv(1000).startswith(b"HTTP/1.1 100 ")  # The server now waits for the body.
+            # After this response, the server waits for the request's body.
+            assert connection.sock.recv(1000).startswith(b"HTTP/1.1 100 ")
             os.kill(server.pid, signal.SIGTERM)
             wait_until_ready("the shutdown", lambda: not is_listening(address[1]), [server], timeout=30)
             connection.send(message.body)

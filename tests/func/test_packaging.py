@@ -1,4 +1,4 @@
-"""Tests for the files that func and docker read: func.yaml, pyproject.toml, the Dockerfile and the ignore lists."""
+"""Tests for the files that func and docker read: func.yaml, pyproject.toml, the Dockerfile and the ignore files."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ PACKAGES = ("functions", "eventing", "kube", "console")
 
 @pytest.fixture(scope="module")
 def func_yaml() -> dict[str, Any]:
-    """Return the content of func.yaml, with the creation time as text, as JSON has it."""
+    """Return the content of func.yaml, with the creation time as a string, as in JSON."""
     document: dict[str, Any] = yaml.safe_load((ROOT / "func.yaml").read_text())
     return {**document, "created": document["created"].isoformat()}
 
 
 def read_list_file(name: str) -> list[str]:
-    """Return the lines of a list file, without comments and blank lines."""
+    """Return the lines of a file that contains a list, without comments and blank lines."""
     lines = [line.partition("#")[0].strip() for line in (ROOT / name).read_text().splitlines()]
     return [line for line in lines if line]
 
@@ -41,7 +41,7 @@ def read_pyproject() -> str:
 
 
 def read_pyproject_list(key: str) -> list[str]:
-    """Return a list of strings in pyproject.toml; Python 3.10 has no TOML parser."""
+    """Return a list of strings from pyproject.toml; Python 3.10 has no TOML parser."""
     match = re.search(rf'^{key} = \[((?:"[^"]*"|[^\]"])*)\]', read_pyproject(), re.MULTILINE)
     assert match, key
     return re.findall(r'"([^"]+)"', match[1])
@@ -49,7 +49,7 @@ def read_pyproject_list(key: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def func_schema() -> dict[str, Any]:
-    """Return func's JSON schema of func.yaml."""
+    """Return func's JSON schema for func.yaml."""
     schema: dict[str, Any] = json.loads(func_module.fetch_schema().read_text())
     return schema
 
@@ -69,16 +69,16 @@ def test_func_yaml_matches_schema_of_func(func_yaml: dict[str, Any], func_schema
 
 
 def test_unknown_field_violates_schema_of_func(func_yaml: dict[str, Any], func_schema: dict[str, Any]) -> None:
-    """Check that the schema is strict, so that the test above can fail."""
+    """Check that func's schema rejects unknown fields, so that `test_func_yaml_matches_schema_of_func` can fail."""
     assert not Draft4Validator(func_schema).is_valid({**func_yaml, "deploy": {"option": {}}})
 
 
 def test_func_yaml_has_settings_that_func_needs(func_yaml: dict[str, Any]) -> None:
-    """Check the settings that func's schema does not require.
+    """Check the settings in func.yaml that func needs, but that its schema does not require.
 
-    With `invoke: cloudevent`, the middleware would consume the body and reject requests without an event. The
-    namespace and the deployer are those that func shall use: func writes those that it used into `deploy`, and
-    `func delete` removes these.
+    With `invoke: cloudevent`, the middleware would consume the body and reject requests without an event. `deployer`
+    and `namespace` are not set below `deploy`, because func itself writes the values of the last deployment there, and
+    `func delete` removes them.
     """
     assert func_yaml["specVersion"] == "0.36.0"
     assert (func_yaml["runtime"], func_yaml["invoke"]) == ("python", "http")
@@ -87,21 +87,21 @@ def test_func_yaml_has_settings_that_func_needs(func_yaml: dict[str, Any]) -> No
     assert func_yaml["deploy"]["options"]["resources"]["limits"]["concurrency"] == WORKERS
 
 
-def test_triggers_are_in_overlay_only(func_yaml: dict[str, Any]) -> None:
-    """Check that func.yaml has no subscriptions: func would create a second Trigger for each, without a path."""
+def test_func_yaml_has_no_subscriptions(func_yaml: dict[str, Any]) -> None:
+    """Check that func.yaml has no subscriptions, for each of which func would create a Trigger without a path."""
     assert "subscriptions" not in func_yaml["deploy"]
 
 
-def test_locked_middleware_has_version_of_scaffolding() -> None:
-    """Check that the tests run the version of func-python that func's scaffolding installs."""
+def test_lock_file_pins_middleware_version_of_func_scaffolding() -> None:
+    """Check that the tests use the version of func-python that func's scaffolding installs."""
     scaffolding = (func_module.fetch_scaffolding() / "pyproject.toml").read_text()
     (pin,) = re.findall(r'"(func-python==[^"]+)"', scaffolding)
 
     assert pin in [f"{locked.name}{locked.specifier}" for locked in read_lock_file()]
 
 
-def test_overlay_installs_account_and_service_of_func(func_yaml: dict[str, Any]) -> None:
-    """Check that an overlay installs the account that `func deploy` needs, and that its Triggers name the Service."""
+def test_overlay_contains_service_account_and_service_of_func(func_yaml: dict[str, Any]) -> None:
+    """Check that an overlay contains the ServiceAccount for `func deploy`, and Triggers that name func's Service."""
     account = yaml.safe_load((ROOT / "manifests/components/account/functions.yaml").read_text())
     patch = (ROOT / "manifests/components/together/kustomization.yaml").read_text()
 
@@ -110,7 +110,7 @@ def test_overlay_installs_account_and_service_of_func(func_yaml: dict[str, Any])
     assert patch.count(f"value: {func_yaml['name']}}}") == 2
 
 
-def test_journal_is_on_a_volume(func_yaml: dict[str, Any]) -> None:
+def test_journal_directory_of_func_is_volume(func_yaml: dict[str, Any]) -> None:
     """Check that the journal's directory is a volume, because the root file system may be read-only."""
     environment = {item["name"]: item["value"] for item in func_yaml["run"]["envs"]}
 
@@ -118,10 +118,10 @@ def test_journal_is_on_a_volume(func_yaml: dict[str, Any]) -> None:
     assert func_yaml["deploy"]["options"]["scale"]["max"] == 1
 
 
-def test_distribution_has_name_that_scaffolding_imports() -> None:
-    """Check that the distribution and its module are named `function`, which the scaffolding installs and imports.
+def test_distribution_has_name_that_func_scaffolding_imports() -> None:
+    """Check that distribution and module have the name `function`, which func's scaffolding installs and imports.
 
-    Only declared packages are installed in an image.
+    Only packages that pyproject.toml declares are installed in an image.
     """
     assert re.search(r'^name = "function"', read_pyproject(), re.MULTILINE)
     assert read_pyproject_list("py-modules") == ["function"]
@@ -132,7 +132,7 @@ def test_distribution_has_name_that_scaffolding_imports() -> None:
 
 
 def test_pyproject_and_requirements_file_list_same_dependencies() -> None:
-    """Check that pyproject.toml and requirements.txt list the same dependencies, because func reads only the former."""
+    """Check that pyproject.toml and requirements.txt list the same dependencies; func reads only pyproject.toml."""
     assert read_pyproject_list("dependencies") == read_list_file("requirements.txt")
 
 
@@ -148,7 +148,7 @@ REQUIREMENTS = (
 
 
 def read_lock_file() -> list[Requirement]:
-    """Return the packages that requirements-dev.lock pins, each with its marker."""
+    """Return the packages that requirements-dev.lock pins, each with its environment marker."""
     pins = (ROOT / "requirements-dev.lock").read_text().replace("\\\n", "").splitlines()
     return [Requirement(pin.partition(" --hash=")[0]) for pin in pins]
 
@@ -181,7 +181,7 @@ def test_lock_file_has_hashes_and_no_url() -> None:
 
 
 def test_console_files_are_package_data() -> None:
-    """Check that the console's templates, styles and scripts are declared as package data, with their licenses."""
+    """Check that the console's templates, styles, scripts and their licenses are declared as package data."""
     patterns = read_pyproject_list('"console.web"')
     packaged = {path for pattern in patterns for path in (ROOT / "console" / "web").glob(pattern) if path.is_file()}
     existing = {path for path in (ROOT / "console").rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
@@ -191,16 +191,16 @@ def test_console_files_are_package_data() -> None:
     assert vendored == {path.name.split(".")[0] for path in (ROOT / "console/web/static/vendor").glob("*.LICENSE")}
 
 
-def test_every_dependency_has_a_comment() -> None:
-    """Check that each dependency in requirements.txt has a comment that states its purpose."""
+def test_every_dependency_has_comment_about_its_purpose() -> None:
+    """Check that each dependency in requirements.txt has a comment that states the dependency's purpose."""
     for line in (ROOT / "requirements.txt").read_text().splitlines():
         assert line.startswith("#") or re.match(r"^\S+ +# .+", line)
 
 
-def test_funcignore_excludes_requirements_and_keeps_packages() -> None:
-    """Check that .funcignore excludes /requirements.txt, which a pack build would install as the whole project.
+def test_funcignore_excludes_requirements_file_but_no_packages() -> None:
+    """Check that .funcignore excludes /requirements.txt, which a pack build would install instead of pyproject.toml.
 
-    The file must not exclude the files that func's builders need.
+    The file must not exclude files that func's builders need.
     """
     patterns = read_list_file(".funcignore")
 
@@ -218,7 +218,7 @@ def parse_dockerfile_stage(stage: int = -1) -> list[tuple[str, str]]:
     return instructions[starts[stage] : end]
 
 
-def test_dockerfile_has_known_instructions_only() -> None:
+def test_dockerfile_has_only_known_instructions() -> None:
     """Check that the Dockerfile has only known instructions; the tests in tests/real build the image."""
     instructions = {line.partition(" ")[0] for line in read_list_file("Dockerfile")}
 
@@ -226,7 +226,7 @@ def test_dockerfile_has_known_instructions_only() -> None:
 
 
 def test_image_has_numeric_user_and_no_pip() -> None:
-    """Check that the last stage has a numeric user, as `runAsNonRoot` requires, and neither pip nor its cache."""
+    """Check that the last build stage has a numeric user, as `runAsNonRoot` requires, and contains no pip."""
     assert [instruction for instruction, _ in parse_dockerfile_stage()].count("FROM") == 1
     last = dict(parse_dockerfile_stage())
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", last["USER"])
@@ -234,8 +234,8 @@ def test_image_has_numeric_user_and_no_pip() -> None:
     assert "pip" not in " ".join(arguments for _, arguments in parse_dockerfile_stage())
 
 
-def test_image_contains_imported_packages_only() -> None:
-    """Check that the image contains functions, PodSource and console, and that .dockerignore admits the same files."""
+def test_image_contains_only_imported_packages() -> None:
+    """Check that the image contains functions, PodSource and console, and that .dockerignore includes these files."""
     copied = [
         arguments.split()
         for instruction, arguments in parse_dockerfile_stage()
@@ -250,7 +250,7 @@ def test_image_contains_imported_packages_only() -> None:
 
 
 def test_image_contains_compiled_modules() -> None:
-    """Check that the image contains compiled modules, because the image's user cannot store any at startup."""
+    """Check that the image contains compiled modules, because the image's user cannot write them at startup."""
     steps = parse_dockerfile_stage()
     copied = [
         arguments.split()[0] for instruction, arguments in steps if instruction == "COPY" and "--from" not in arguments
@@ -265,7 +265,7 @@ def test_image_contains_compiled_modules() -> None:
 
 
 def test_image_user_can_read_files_cloned_with_strict_umask(tmp_path: Path) -> None:
-    """Check that the image's user can read files that were cloned with a strict umask.
+    """Check that the image's user can read the files of a repository that was cloned with a strict umask.
 
     World-readable files must stay unchanged, because the image would store each changed file twice.
     """
@@ -309,7 +309,7 @@ print(len(SyncClient(kubeconfig).list("/api/v1/nodes")["items"]), "nodes")
 
 
 def test_omitted_packages_are_not_imported(installed_cluster: LocalCluster) -> None:
-    """Check that every module can be imported, and can list nodes, without the packages that the image omits."""
+    """Check that all modules can be imported, and can list nodes, without the packages that the image omits."""
     dockerfile = (ROOT / "Dockerfile").read_text()
     for name in (*OMITTED_PACKAGES, OMITTED_MODELS_PREFIX.rstrip(".")):
         package = name.replace("_", "-") if name.startswith("pydantic") else name.replace(".", "/")
@@ -329,8 +329,8 @@ def test_omitted_packages_are_not_imported(installed_cluster: LocalCluster) -> N
     assert re.fullmatch(r"[1-9]\d* nodes\n", result.stdout)
 
 
-def test_image_command_serves_the_functions() -> None:
-    """Check that the image starts gunicorn with the common settings, on the port that the manifests use."""
+def test_image_command_serves_functions() -> None:
+    """Check that the image starts gunicorn with the common settings, on the port in the manifests."""
     command = yaml.safe_load(dict(parse_dockerfile_stage())["CMD"])
     settings: dict[str, Any] = {}
     exec((ROOT / command[2]).read_text(), settings)  # noqa: S102 - This is the product's settings file.

@@ -17,19 +17,19 @@ ROOT = Path(__file__).parents[2]
 
 
 def build_command(directory: Path, subcommand: str, *options: str) -> list[str]:
-    """Return the command line that the Makefile uses, with the given state directory."""
+    """Return the command line of the Makefile for this subcommand and state directory."""
     module = "localcluster" if subcommand == "up" else "localcluster.up"
     return [sys.executable, "-m", module, subcommand, "--directory", str(directory), *options]
 
 
 def run_command(directory: Path, subcommand: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line that `build_command` returns, and return its result."""
+    """Run the command line of `build_command`, and return the completed process."""
     command = build_command(directory, subcommand, *options)
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
 
 
 def run_kubectl(directory: Path, *args: str) -> str:
-    """Run kubectl on the directory's cluster and return its output."""
+    """Run kubectl on the cluster in this state directory, and return its output."""
     command = [
         str(build.ensure_programs() / "kubectl"),
         f"--kubeconfig={directory / state_directory.KUBECONFIG_FILE}",
@@ -46,7 +46,7 @@ def get_process_record(directory: Path, name: str) -> ProcessRecord:
 
 
 def list_running_process_groups(groups: list[int]) -> list[int]:
-    """Return the process groups among the given ones in which a process still runs."""
+    """Return those of the process groups in which a process still runs."""
     living_groups = []
     for group in groups:
         try:

@@ -1,4 +1,4 @@
-"""Fixtures for state directories of `make up`, without and with a running cluster."""
+"""Fixtures for state directories of `make up`, with and without a running cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.localcluster.commands import run_command, run_kubectl
 
 @pytest.fixture
 def state_dir(tmp_path: Path) -> Iterator[Path]:
-    """Yield a state directory, and stop the cluster if a failed test has left it running."""
+    """Yield an empty state directory, and stop the cluster that a failed test may have left there."""
     build.ensure_programs()
     yield tmp_path / "up"
     run_command(tmp_path / "up", "down")
@@ -21,7 +21,7 @@ def state_dir(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="package")
 def running_state_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Yield the state directory of a running cluster with two nodes, the product, and a Deployment with eight pods."""
+    """Yield the state directory of a running cluster with two nodes, the product, and a Deployment of eight pods."""
     build.ensure_programs()
     directory = tmp_path_factory.mktemp("made") / "up"
     try:

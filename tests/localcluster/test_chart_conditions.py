@@ -1,4 +1,4 @@
-"""Tests for the conditions and the merged lines from which the templates of the Helm chart consist."""
+"""Tests for the conditions and the merged lines that make up the Helm chart's templates."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ COMBINATIONS: list[Combination] = [
 ALL = frozenset(range(len(COMBINATIONS)))
 
 
-def select(**options: str) -> frozenset[int]:
-    """Return the indexes of the combinations with these options."""
+def select_combinations(**options: str) -> frozenset[int]:
+    """Return the indexes of the combinations that have these options."""
     return frozenset(
         index for index, combination in enumerate(COMBINATIONS) if options.items() <= dict(combination).items()
     )
@@ -30,40 +30,44 @@ def select(**options: str) -> frozenset[int]:
     ("selected", "condition"),
     [
         (ALL, ""),
-        (select(mutex="true"), ".Values.mutex"),
-        (select(mutex="false"), "not .Values.mutex"),
-        (select(broker="kafka"), 'eq .Values.broker "kafka"'),
-        (ALL - select(broker="kafka"), 'ne .Values.broker "kafka"'),
-        (select(broker="kafka", mutex="true"), 'and (eq .Values.broker "kafka") .Values.mutex'),
+        (select_combinations(mutex="true"), ".Values.mutex"),
+        (select_combinations(mutex="false"), "not .Values.mutex"),
+        (select_combinations(broker="kafka"), 'eq .Values.broker "kafka"'),
+        (ALL - select_combinations(broker="kafka"), 'ne .Values.broker "kafka"'),
+        (select_combinations(broker="kafka", mutex="true"), 'and (eq .Values.broker "kafka") .Values.mutex'),
         (
-            select(broker="memory") | select(broker="kafka", console="true"),
+            select_combinations(broker="memory") | select_combinations(broker="kafka", console="true"),
             'or (eq .Values.broker "memory") (and (eq .Values.broker "kafka") .Values.console)',
         ),
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
-def test_condition_selects_combinations(selected: frozenset[int], condition: str) -> None:
+def test_condition_matches_only_given_combinations(selected: frozenset[int], condition: str) -> None:
     assert find_condition(COMBINATIONS, selected, ALL, AXES) == condition
 
 
-def test_condition_names_only_what_distinguishes_existing_combinations() -> None:
-    """Check that a line's condition does not repeat the condition under which its object exists."""
-    existing = select(mutex="true")
+def test_line_condition_omits_condition_of_its_object() -> None:
+    """Check that the condition of a line does not repeat the condition under which the line's object exists."""
+    existing = select_combinations(mutex="true")
 
-    condition = find_condition(COMBINATIONS, select(broker="kafka", mutex="true"), existing, AXES)
+    condition = find_condition(COMBINATIONS, select_combinations(broker="kafka", mutex="true"), existing, AXES)
 
     assert condition == 'eq .Values.broker "kafka"'
 
 
-def test_selection_without_simple_condition_is_rejected() -> None:
-    """Check that the generator fails, instead of writing a wrong condition, if it finds none."""
-    selected = ALL - select(broker="kafka", mutex="true", console="true") - select(broker="memory", mutex="false")
+def test_set_of_combinations_without_simple_condition_is_rejected() -> None:
+    """Check that the generator fails if it finds no condition, instead of writing a wrong one."""
+    selected = (
+        ALL
+        - select_combinations(broker="kafka", mutex="true", console="true")
+        - select_combinations(broker="memory", mutex="false")
+    )
 
     with pytest.raises(LocalClusterError, match="no condition on the chart's values selects exactly"):
         find_condition(COMBINATIONS, selected, ALL, AXES)
 
 
-def test_merged_lines_contain_each_variant_in_order() -> None:
+def test_merged_lines_contain_lines_of_each_combination_in_order() -> None:
     variants = [("a", "b", "c"), ("a", "c", "d"), ("b", "a", "c")]
 
     merged = merge_variants(variants)
@@ -72,7 +76,7 @@ def test_merged_lines_contain_each_variant_in_order() -> None:
     assert MergedLine("c", frozenset({0, 1, 2})) in merged
 
 
-def test_template_encloses_lines_that_differ() -> None:
+def test_template_encloses_differing_lines_in_conditions() -> None:
     texts = {
         index: ("kind: Broker", f"class: {combination['broker']}", "spec: {}")
         for index, combination in enumerate(COMBINATIONS)

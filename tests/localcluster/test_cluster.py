@@ -1,4 +1,4 @@
-"""Tests that a local cluster starts quickly, shares the machine with other clusters, and leaves no processes."""
+"""Tests that a local cluster starts quickly, runs next to other clusters, and leaves no processes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ signal.pause()
 
 
 def list_processes(directory: Path) -> list[str]:
-    """Return the command lines of all running processes that contain this directory."""
+    """Return the command lines of all running processes that contain this directory's path."""
     lines = []
     for cmdline_file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -55,7 +55,7 @@ def list_processes(directory: Path) -> list[str]:
 
 
 def wait_until_no_processes(directory: Path, seconds: float = 10.0) -> list[str]:
-    """Wait until the cluster's processes have exited; return the command lines of any that still run."""
+    """Wait until the cluster's processes have exited; return the command lines of those that still run."""
     deadline = time.monotonic() + seconds
     while (processes := list_processes(directory)) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -80,7 +80,7 @@ def test_second_cluster_starts_in_time_and_stops_completely(cluster: LocalCluste
 
 @pytest.mark.slow
 def test_servers_exit_if_owner_is_killed(tmp_path: Path) -> None:
-    """Check that all servers exit if the process that owns the cluster is killed with SIGKILL."""
+    """Check that all servers exit if the process that started the cluster is killed with SIGKILL."""
     build.ensure_programs()
     command = [sys.executable, "-c", OWNER_SCRIPT, str(tmp_path / "cluster")]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as owner:
@@ -94,7 +94,7 @@ def test_servers_exit_if_owner_is_killed(tmp_path: Path) -> None:
 
 
 def test_failed_start_stops_servers_and_names_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the error names the server that failed to start, and its log, and that all servers are stopped."""
+    """Check that the error names the server that failed to start and its log file, and that all servers are stopped."""
     monkeypatch.setattr("localcluster.servers.SERVICE_CIDR", "not-a-range")
 
     with pytest.raises(
@@ -107,7 +107,7 @@ def test_failed_start_stops_servers_and_names_log(tmp_path: Path, monkeypatch: p
 
 
 def test_directory_of_earlier_cluster_is_rejected(cluster: LocalCluster) -> None:
-    """Check that a directory with an earlier cluster's files is rejected."""
+    """Check that a directory that contains an earlier cluster's files is rejected."""
     with pytest.raises(LocalClusterError, match="use an empty directory"):
         LocalCluster(cluster.directory).start()
 
@@ -125,7 +125,7 @@ def test_certificate_passes_strict_x509_verification(cluster: LocalCluster) -> N
 
 
 def test_each_function_authenticates_as_its_service_account(cluster: LocalCluster) -> None:
-    """Check that the API server authenticates a function's token as the function's ServiceAccount with its groups."""
+    """Check that the API server accepts each function's token as that of its ServiceAccount, with the right groups."""
     client = cluster.get_client()
     users = [access.make_username(name) for name in access.list_service_accounts()]
     reviews = [
@@ -141,7 +141,7 @@ def test_each_function_authenticates_as_its_service_account(cluster: LocalCluste
 
 
 def test_unprivileged_user_may_not_read_nodes(cluster: LocalCluster) -> None:
-    """Check that RBAC is enabled: requests by a user without a role are forbidden."""
+    """Check that RBAC is enabled, so that a user without a role may not read nodes."""
     result = cluster.kubectl("get", "nodes", check=False, user=access.UNPRIVILEGED)
 
     assert result.returncode == 1
@@ -149,7 +149,7 @@ def test_unprivileged_user_may_not_read_nodes(cluster: LocalCluster) -> None:
 
 
 def test_kuberc_of_user_is_ignored(cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the user's kuberc does not affect kubectl calls, because their output is parsed."""
+    """Check that the user's kuberc does not affect kubectl calls, because the product parses their output."""
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube" / "kuberc").write_text(KUBERC_TEXT)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -169,7 +169,7 @@ def is_etcd_responding(scheme: str, port: int, **tls: Any) -> bool:
 def test_etcd_with_real_nodes_requires_client_certificate(tmp_path: Path) -> None:
     """Check that the etcd of a cluster with real nodes requires the API server's client certificate.
 
-    Any local user can reach its port, and could control the kubelets, which run as root, by writing to etcd.
+    Any local user can connect to etcd. By writing to etcd, such a user could control the kubelets, which run as root.
     """
     with LocalCluster(tmp_path / "cluster", nodes=1, real_nodes=1) as cluster:
         listen_option = next(
@@ -185,12 +185,12 @@ def test_etcd_with_real_nodes_requires_client_certificate(tmp_path: Path) -> Non
 
 
 def test_only_owner_may_read_kubeconfig(cluster: LocalCluster) -> None:
-    """Check that only the owner can read a kubeconfig, because it contains a token."""
+    """Check that only the owner can read a kubeconfig file, because it contains a token."""
     assert os.stat(cluster.kubeconfig).st_mode & 0o077 == 0
 
 
 def test_audit_log_contains_writes_with_user_and_body(cluster: LocalCluster) -> None:
-    """Check that the audit log contains a write, with its body and user, as soon as the API server has responded."""
+    """Check that the audit log contains a write, with user and body, as soon as the API server has responded."""
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "audited"}, "data": {"proof": "a-rare-word"}}
 
     cluster.get_client().create("/api/v1/namespaces/default/configmaps", body)
@@ -203,8 +203,8 @@ def test_audit_log_contains_writes_with_user_and_body(cluster: LocalCluster) -> 
 def test_annotations_of_node_set_its_heartbeat_interval(cluster: LocalCluster) -> None:
     """Check that a node's annotations set its heartbeat interval.
 
-    The interval is longer than a second, because timestamps have a resolution of one second, and a heartbeat with an
-    unchanged timestamp is not written.
+    The test's interval is longer than a second, because timestamps have a resolution of one second, and kwok writes no
+    heartbeat with an unchanged timestamp.
     """
     cluster.create_nodes("beating")
     annotation_prefix = "node-heartbeat.stage.kwok.x-k8s.io"

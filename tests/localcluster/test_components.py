@@ -1,4 +1,4 @@
-"""Tests for `COMPONENTS` and `SIMULATORS` of `make up`: installed components, simulated projects, option checks."""
+"""Tests for the variables `COMPONENTS` and `SIMULATORS` of `make up`: installed components and option checks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHARED_PROCESSES = {
     "compact": ("node-maintenance", "functions"),
     "hyperconverged": ("kubevirt-hyperconverged", "node-maintenance-operator"),
 }
-"""For each overlay, the namespace and the name of the Service that serves all functions."""
+"""Overlay → namespace and name of the Service that serves all functions."""
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ SHARED_PROCESSES = {
     ids=["unknown", "alone", "none", "half", "no component to simulate", "no component for KubeVirt"],
 )
 def test_invalid_combination_of_options_is_rejected(state_dir: Path, options: tuple[str, ...], message: str) -> None:
-    """Check that an invalid combination of options is rejected with one line, before anything is started."""
+    """Check that an invalid combination of options is rejected with one line before anything is started."""
     result = run_command(state_dir, "up", *options)
 
     assert (result.returncode, result.stdout) == (1, "")
@@ -77,14 +77,14 @@ def test_invalid_combination_of_options_is_rejected(state_dir: Path, options: tu
 
 
 def test_components_may_be_given_in_any_order() -> None:
-    """Check that components may be in any order, with spaces and duplicates; the default equals the Makefile's."""
+    """Check that components may be in any order, with spaces and duplicates; the default is the Makefile's."""
     assert selection.parse_components("mutex, maintenance,mutex") == ("maintenance", "mutex")
     assert selection.parse_components("maintenance,admission,certificates") == selection.DEFAULT_COMPONENTS
     assert f"COMPONENTS ?= {','.join(selection.DEFAULT_COMPONENTS)}\n" in (ROOT / "Makefile").read_text()
 
 
 def test_cluster_spec_can_be_passed_on_command_line() -> None:
-    """Check that a cluster's spec is unchanged after it was serialized for the supervisor's command line."""
+    """Check that a cluster spec is unchanged by its serialization for the supervisor's command line."""
     spec = ClusterSpec(5, 1, "knative", ("maintenance", "mutex"), fakes="on")
 
     assert (
@@ -103,7 +103,7 @@ def test_functions_of_unselected_components_are_not_served() -> None:
 
 
 def test_shipped_overlay_with_exactly_the_selected_components_is_used(tmp_path: Path) -> None:
-    """Check that a shipped overlay with exactly the selected components is used, and that no overlay is written."""
+    """Check that a shipped overlay with exactly the selected components is used, and that none is generated."""
     assert (
         overlay.ensure_overlay(OVERLAYS_DIR / "plain", selection.DEFAULT_COMPONENTS, tmp_path / "made")
         == OVERLAYS_DIR / "plain"
@@ -112,8 +112,8 @@ def test_shipped_overlay_with_exactly_the_selected_components_is_used(tmp_path: 
 
 
 @pytest.mark.parametrize("overlay_name", ["plain", "rabbitmq", "knative", "compact"])
-def test_overlay_is_written_for_different_set_of_components(tmp_path: Path, overlay_name: str) -> None:
-    """Check that an overlay written for a different set of components has only these components' Triggers.
+def test_overlay_is_generated_for_other_set_of_components(tmp_path: Path, overlay_name: str) -> None:
+    """Check that a generated overlay for other components contains exactly their Triggers.
 
     The Triggers' subscribers are existing Services.
     """
@@ -142,7 +142,7 @@ def test_overlay_is_written_for_different_set_of_components(tmp_path: Path, over
 def test_function_of_opt_in_component_has_own_process_and_account(
     tmp_path: Path, overlay_name: str, component: str, function: str
 ) -> None:
-    """Check that an opt-in function has its own process and ServiceAccount, like every function in these overlays."""
+    """Check that each function of an opt-in component has its own process and ServiceAccount in these overlays."""
     objects = render(
         overlay.ensure_overlay(OVERLAYS_DIR / overlay_name, (*selection.DEFAULT_COMPONENTS, component), tmp_path)
     )
@@ -162,7 +162,7 @@ def test_function_of_opt_in_component_has_own_process_and_account(
 def test_shared_process_serves_optional_components(tmp_path: Path, overlay_name: str) -> None:
     """Check that a process that serves all functions also serves the functions of optional components.
 
-    The Triggers and their dead letter sinks refer to existing Services in its namespace.
+    The Triggers and their dead letter sinks refer to existing Services in this process's namespace.
     """
     objects = render(overlay.ensure_overlay(OVERLAYS_DIR / overlay_name, selection.ALL_COMPONENTS, tmp_path))
 
@@ -185,7 +185,7 @@ def test_shared_process_serves_optional_components(tmp_path: Path, overlay_name:
 def test_hyperconverged_overlay_contains_virtualization_and_cpu_labels() -> None:
     """Check that the overlay `hyperconverged` contains `virtualization` and `cpu-labels` by default.
 
-    Both components use the overlay's namespace and the rights of its account.
+    Both components use the overlay's namespace and the permissions of its ServiceAccount.
     """
     objects = render(OVERLAYS_DIR / "hyperconverged")
     objects_by_name = {(manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in objects}
@@ -204,15 +204,15 @@ def test_hyperconverged_overlay_contains_virtualization_and_cpu_labels() -> None
 
 
 def get_identity(reference: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the namespace and the name in a reference or in an object's metadata."""
+    """Return namespace and name in a reference, or in an object's metadata."""
     return reference["namespace"], reference["name"]
 
 
 @pytest.mark.parametrize("overlay_name", ["plain", "knative"])
 def test_functions_that_emit_several_events_have_broker_binding(tmp_path: Path, overlay_name: str) -> None:
-    """Check that functions that may emit several events are bound to the Broker; a reply contains only one event.
+    """Check that functions that may emit several events have a SinkBinding to the Broker.
 
-    For example, `resync-runs` can emit events for many runs, and `protect` for many nodes.
+    A reply contains only one event, but `resync-runs` can emit events for many runs, and `protect` for many nodes.
     """
     objects = render(overlay.ensure_overlay(OVERLAYS_DIR / overlay_name, selection.ALL_COMPONENTS, tmp_path))
 
@@ -250,7 +250,7 @@ def test_next_state_of_fake_cvo_follows_desired_version(
 
 
 def test_upgrade_run_with_simulators_upgrades_every_worker(state_dir: Path) -> None:
-    """Check that an upgrade run with OpenShift's CRDs, both simulators and the unchanged samples upgrades every worker.
+    """Check that an upgrade run with OpenShift's CRDs, both simulators and the samples upgrades every worker.
 
     `make down` also stops the simulators.
     """
@@ -283,7 +283,7 @@ def test_upgrade_run_with_simulators_upgrades_every_worker(state_dir: Path) -> N
 def test_drain_with_simulator_migrates_or_restarts_sample_vms(
     state_dir: Path, fakes: str, expected_processes: set[str]
 ) -> None:
-    """Check that a drain moves the sample VMs without a reboot, or reboots them on the other node.
+    """Check that a drain migrates the sample VMs without a reboot, or reboots them on the other node.
 
     Either `fake-virt` or KubeVirt's control plane with `fake-virt-handler` runs the VMs.
     """
@@ -310,7 +310,7 @@ def test_drain_with_simulator_migrates_or_restarts_sample_vms(
 
     assert list_running_vmis(state_dir)["live"] == initial_vmis["live"]
     assert list_running_vmis(state_dir)["plain"][1] != initial_vmis["plain"][1]
-    assert list_created_by_kubevirt_flags(state_dir) == {fakes == "kubevirt"}
+    assert get_kubevirt_creation_flags(state_dir) == {fakes == "kubevirt"}
     groups = state_directory.list_process_groups(state_dir)
     assert run_command(state_dir, "down").stdout == "down\n"
     assert wait_until(lambda: list_running_process_groups(groups) == [])
@@ -326,8 +326,8 @@ def drain_node(directory: Path, node: str) -> None:
     run_kubectl(directory, "wait", f"{MAINTENANCES_RESOURCE}/{node}", *wait_options)
 
 
-def list_created_by_kubevirt_flags(directory: Path) -> set[bool]:
-    """Return {True} if KubeVirt created all VM migrations and budgets, and {False} if it created none of them."""
+def get_kubevirt_creation_flags(directory: Path) -> set[bool]:
+    """Return {True} if KubeVirt created all migrations and PDBs of VMs, and {False} if it created none of them."""
     output_options = ("-o", "jsonpath={.items[*].metadata.name}")
     kinds = ("virtualmachineinstancemigrations", "poddisruptionbudgets")
     names = [name for kind in kinds for name in run_kubectl(directory, "get", kind, *output_options).split()]
@@ -335,7 +335,7 @@ def list_created_by_kubevirt_flags(directory: Path) -> set[bool]:
 
 
 def list_running_vmis(directory: Path) -> dict[str, tuple[str, str]]:
-    """Return the node and the boot annotation of each running VMI."""
+    """Return VMI name → node and boot annotation of each running VMI."""
     vmis: list[dict[str, Any]] = json.loads(run_kubectl(directory, "get", "vmi", "-o", "json"))["items"]
     return {
         vmi["metadata"]["name"]: (vmi["status"]["nodeName"], vmi["metadata"]["annotations"][BOOT_ANNOTATION])
@@ -350,7 +350,7 @@ def list_vmi_nodes(directory: Path) -> list[str]:
 
 
 def run_upgrade(directory: Path) -> None:
-    """Apply the samples, set a different desired version, and wait until the run is finished."""
+    """Apply the samples, set a new desired version, and wait until the upgrade run is finished."""
     for name in ("rule", "target", "runconfig"):
         run_kubectl(
             directory, "apply", "-n", DEFAULT_NAMESPACE, "-f", str(SAMPLES_DIR / f"mutex_v1alpha1_mutex{name}.yaml")
@@ -363,7 +363,7 @@ def run_upgrade(directory: Path) -> None:
 
 
 def read_worker_versions(directory: Path) -> dict[str, str]:
-    """Return the version in each worker node's label."""
+    """Return node name → version in the label of each worker node."""
     nodes: list[dict[str, Any]] = json.loads(run_kubectl(directory, "get", "nodes", "-l", WORKER_LABEL, "-o", "json"))[
         "items"
     ]

@@ -1,4 +1,4 @@
-"""Tests that `make demo-mutex` runs a complete upgrade, and that its exit status shows whether it succeeded."""
+"""Tests that `make demo-mutex` runs a complete upgrade, and that its exit status shows the result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def demo():
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup may have started these tests
 run_demo(demo)
 """
-"""A demo that runs until it is interrupted."""
+"""Python script with a demo that runs until it is interrupted."""
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_run_progress_is_one_line(status: dict[str, object], expected_line: str)
         (OSError(errno.ENOSPC, "no space", "/x/etcd"), "error: [Errno 28] no space: '/x/etcd'"),
     ],
 )
-def test_demo_error_is_one_line(error: Exception, expected_line: str) -> None:
-    """Check that the demo exits with one line that describes the error, and with a status other than 0."""
+def test_error_of_demo_is_one_line(error: Exception, expected_line: str) -> None:
+    """Check that the demo prints an error as one line, and exits with a status other than 0."""
 
     def demo() -> int:
         raise error
@@ -79,7 +79,7 @@ def test_demo_error_is_one_line(error: Exception, expected_line: str) -> None:
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP])
 def test_terminated_demo_leaves_no_files(tmp_path: Path, signal_number: signal.Signals) -> None:
-    """Check that SIGTERM and SIGHUP stop the demo like Ctrl-C, and that no files are left."""
+    """Check that SIGTERM and SIGHUP stop the demo like Ctrl-C, and that no files remain."""
     command, variables = [sys.executable, "-c", ENDLESS_DEMO_SCRIPT], {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
@@ -93,9 +93,9 @@ def test_terminated_demo_leaves_no_files(tmp_path: Path, signal_number: signal.S
 
 
 def test_demo_runs_complete_upgrade() -> None:
-    """Check that the demo exits with status 0 after each worker was released once and each Job was completed.
+    """Check that the demo exits with 0 after each worker was released once and each Job has completed.
 
-    The pools are restored, and everything that the demo started is stopped.
+    The MachineConfigPools are restored, and everything that the demo started is stopped.
     """
     command = ["make", "--no-print-directory", "demo-mutex"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS)

@@ -29,7 +29,7 @@ def work_tree(tmp_path: Path) -> Path:
 
 
 def run_make(work_tree: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run make in the work tree, with a pip that installs nothing."""
+    """Run make in the work tree, with a fake pip that installs nothing."""
     command = ["make", "--no-print-directory", "UV=", "PIP=true", *args]
     variables = {**os.environ, "LC_ALL": "C.UTF-8"}  # Python always uses UTF-8 with the locale C.
     return subprocess.run(
@@ -38,13 +38,16 @@ def run_make(work_tree: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 def create_incomplete_environment(work_tree: Path) -> Path:
-    """Create an environment without pip, as after an interrupted installation; return its Python."""
+    """Create a virtual environment without pip, as after an interrupted installation; return its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", work_tree / ".venv"], check=True)
     return work_tree / ".venv" / "bin" / "python"
 
 
 def create_working_environment(work_tree: Path, forwarded_args: str = '"$@"') -> Path:
-    """Create an environment without the stamp file; return a Python that runs the real one with `forwarded_args`."""
+    """Create a virtual environment without the stamp file, and return its Python.
+
+    This Python runs the real Python with `forwarded_args`.
+    """
     python = work_tree / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(f"#!/bin/sh\nexec {sys.executable} {forwarded_args}\n")
@@ -53,7 +56,7 @@ def create_working_environment(work_tree: Path, forwarded_args: str = '"$@"') ->
 
 
 def write_python_without_packages(work_tree: Path) -> str:
-    """Create a Python without installed packages; return the make variable that selects it."""
+    """Create a Python without installed packages; return the make variable that selects this Python."""
     python = work_tree / "python-that-is-bare"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
@@ -74,7 +77,7 @@ def test_environment_without_pip_is_recreated(work_tree: Path, has_stamp: bool) 
 
 
 def test_make_does_not_replace_working_environment(work_tree: Path) -> None:
-    """Check that make does not replace a working environment, because it may be in use."""
+    """Check that make does not replace a working virtual environment, because a process may be using it."""
     python = create_working_environment(work_tree)
 
     assert run_make(work_tree, ".venv/.stamp").returncode == 0
@@ -90,7 +93,7 @@ def write_fake_uv(work_tree: Path) -> str:
 
 
 def test_uv_creates_environment_and_installs_lock_file_with_hashes(work_tree: Path) -> None:
-    """Check that uv creates the environment and installs the lock file with hashes, and that pip is not used."""
+    """Check that uv, not pip, creates the virtual environment and installs the lock file with hashes."""
     result = run_make(work_tree, write_fake_uv(work_tree), "PIP=false", f"PYTHON={sys.executable}", ".venv/.stamp")
 
     assert (result.returncode, len(result.stdout.splitlines())) == (0, 1), result.stderr
@@ -133,7 +136,7 @@ OUTPUT_WITHOUT_CLUSTER = {
 
 @pytest.mark.parametrize(("target", "output"), OUTPUT_WITHOUT_CLUSTER.items())
 def test_down_and_status_install_nothing(work_tree: Path, target: str, output: str) -> None:
-    """Check that `down` and `status` install nothing in a new work tree or in an outdated environment."""
+    """Check that `make down` and `make status` install nothing, whether or not an environment exists."""
     assert run_make(work_tree, "PIP=false", target).stdout == output
     assert not (work_tree / ".venv").exists()
     create_working_environment(work_tree)
@@ -156,7 +159,7 @@ def lock_holder(work_tree: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_status_and_down_work_without_environment(
     work_tree: Path, lock_holder: subprocess.Popen[bytes], is_incomplete: bool
 ) -> None:
-    """Check that `status` and `down` need no installed packages, because the environment may be incomplete."""
+    """Check that `make status` and `make down` need no installed packages, as the environment may be incomplete."""
     if is_incomplete:
         create_incomplete_environment(work_tree)
     bare_python = write_python_without_packages(work_tree)
@@ -171,7 +174,7 @@ def test_status_and_down_work_without_environment(
 
 
 def test_python_started_by_make_uses_utf_8(work_tree: Path) -> None:
-    """Check that Python programs started by make use UTF-8 in every locale, because the demos print progress bars."""
+    """Check that Python programs that make starts use UTF-8 in every locale, because the demos print progress bars."""
     create_working_environment(work_tree, "-c 'import sys; print(sys.flags.utf8_mode)'")
 
     assert run_make(work_tree, "status").stdout == "1\n"
@@ -196,7 +199,7 @@ def test_make_clean_stops_cluster_without_environment(work_tree: Path) -> None:
 
 @pytest.mark.usefixtures("lock_holder")
 def test_make_clean_fails_if_cluster_cannot_be_stopped(work_tree: Path) -> None:
-    """Check that `clean` fails with one line and removes nothing if it cannot stop the cluster."""
+    """Check that `make clean` fails with one line and removes nothing if the cluster cannot be stopped."""
     assert run_make(work_tree, "PYTHON=false", "clean").returncode != 0
     (work_tree / ".cluster" / state_directory.PROCESSES_FILE).mkdir()
     result = run_make(work_tree, write_python_without_packages(work_tree), "clean")

@@ -1,4 +1,4 @@
-"""Tests for the download of prebuilt programs with setup-envtest, from a local server with an index and a release."""
+"""Tests for downloading prebuilt programs with setup-envtest from a local server with an index and a release."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROGRAM_SCRIPT = b"#!/bin/sh\necho Kubernetes v1.37.1\n"
 
 @pytest.fixture
 def index_url(tmp_path: Path) -> Iterator[str]:
-    """Yield the URL of an index that contains only the release 1.37.1."""
+    """Yield the URL of a release index that contains only version 1.37.1."""
     folder = tmp_path / "served"
     folder.mkdir()
     archive = folder / f"envtest-v1.37.1-{PLATFORM}.tar.gz"

@@ -1,4 +1,4 @@
-"""Tests that a fake controller reconciles when an object changes, and only rarely otherwise."""
+"""Tests that a fake controller reconciles soon after an object changes, and otherwise only rarely."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from localcluster.cluster import LocalCluster
 from localcluster.simulators.controller import MAX_IDLE_SECONDS, FakeController
 
 QUIET_SECONDS = 1.0
-"""Seconds within which a controller notices a change."""
+"""Seconds within which a controller reconciles after a change."""
 UNSERVED_PATH = "/apis/nowhere.example/v1/things"
 
 
@@ -36,7 +36,7 @@ class CountingController(FakeController):
             raise Rejected(403, "forbidden")
 
     def wait_until_idle(self) -> None:
-        """Wait until no reconciliation has occurred for `QUIET_SECONDS`; fail if that takes `MAX_IDLE_SECONDS`."""
+        """Wait until no reconciliation has occurred for `QUIET_SECONDS`; fail after `MAX_IDLE_SECONDS`."""
         started_at = time.monotonic()
         while True:
             try:
@@ -47,7 +47,7 @@ class CountingController(FakeController):
 
 
 @pytest.mark.slow
-def test_only_a_change_causes_reconciliation(cluster: LocalCluster) -> None:
+def test_only_change_causes_reconciliation(cluster: LocalCluster) -> None:
     """Check that only a change causes a reconciliation, even if one of the watched kinds is not installed."""
     with CountingController(cluster) as controller:
         controller.wait_until_idle()
@@ -62,7 +62,7 @@ def test_only_a_change_causes_reconciliation(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.slow
-def test_rejected_step_is_recorded_and_retried(cluster: LocalCluster) -> None:
+def test_rejected_reconciliation_is_recorded_and_retried(cluster: LocalCluster) -> None:
     with CountingController(cluster, rejection_count=3) as controller:
         for _ in range(4):
             controller.reconciliations.get(timeout=5)

@@ -1,4 +1,4 @@
-"""Tests for the check of directories in which real nodes store their files."""
+"""Tests for the check of the directories in which real nodes store their files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from localcluster.nodes.real_nodes import check_node_directory
     "directory", ["/run/user/0/nodes", "/var/my/nodes", "/home/me/a,b/nodes", "/home/me/a:b/nodes"]
 )
 def test_unsuitable_directory_is_rejected(directory: str) -> None:
-    """Check that a directory that cannot contain nodes is rejected with one line, before anything is mounted."""
+    """Check that a directory in which nodes cannot run is rejected with one line before anything is mounted."""
     with pytest.raises(LocalClusterError, match=rf"^directory {directory} .*: use another directory$"):
         check_node_directory(Path(directory))
 

@@ -1,4 +1,4 @@
-"""Tests for messages about clusters whose supervisor was killed, whether or not processes still hold the lock."""
+"""Tests for the messages about orphaned clusters, whose supervisor was killed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def killed_process() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def orphaned_process(tmp_path: Path, killed_process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield a process of a cluster without a supervisor, which holds the directory's lock."""
+    """Yield an orphaned process, which holds the directory's lock, of a cluster without a supervisor."""
     with state_directory.hold_lock(tmp_path) as lock:
         process = subprocess.Popen(["sleep", "60"], pass_fds=[lock], start_new_session=True)
     other_process = subprocess.Popen(["sleep", "60"])
@@ -47,7 +47,7 @@ def orphaned_process(tmp_path: Path, killed_process: subprocess.Popen[bytes]) ->
 def test_status_lists_exited_processes_as_gone(
     tmp_path: Path, orphaned_process: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Check that `status` lists exited processes as gone, even if they were not reaped or their pid was reused."""
+    """Check that `make status` lists exited processes as gone, even if not reaped, or if the pid was reused."""
     with pytest.raises(
         LocalClusterError, match=f"^the supervisor of {tmp_path} has exited and restarts nothing: run `m"
     ):
@@ -63,7 +63,7 @@ def test_status_lists_exited_processes_as_gone(
 
 @pytest.mark.usefixtures("orphaned_process")
 def test_up_and_env_reject_orphaned_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that `up` and `env` fail for an orphaned cluster, and name the remedy."""
+    """Check that `make up` and `make env` fail for an orphaned cluster, and name the remedy."""
     monkeypatch.setattr(state_directory, "ORPHAN_TIMEOUT_SECONDS", 0.0)
 
     with pytest.raises(LocalClusterError, match=r"`make down`, then `make up`$"):
@@ -75,7 +75,7 @@ def test_up_and_env_reject_orphaned_cluster(tmp_path: Path, monkeypatch: pytest.
 def test_status_fails_if_all_processes_of_cluster_have_exited(
     tmp_path: Path, orphaned_process: subprocess.Popen[bytes]
 ) -> None:
-    """Check that `status` fails if all processes of the cluster have exited, for example after a reboot."""
+    """Check that `make status` fails if all processes of the cluster have exited, for example after a reboot."""
     os.kill(orphaned_process.pid, signal.SIGKILL)
     orphaned_process.wait()
 

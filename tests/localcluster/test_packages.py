@@ -1,4 +1,4 @@
-"""Tests that a make target installs the programs that it needs, or lists all missing ones in one line.
+"""Tests that a make target installs the programs that it needs, or lists all missing programs in one line.
 
 A shell script replaces apt-get.
 """
@@ -60,7 +60,7 @@ def fake_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine
 
 
 def test_missing_packages_are_installed(fake_machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
-    """Check that root on Debian updates the package lists, and then installs only the required packages."""
+    """Check that make as root on Debian updates the package lists, and installs only the required packages."""
     fake_machine.write_apt_get("chromium", "chromedriver")
 
     packages.ensure_installed(["screenshots"], may_install=True)
@@ -72,7 +72,7 @@ def test_missing_packages_are_installed(fake_machine: FakeMachine, capsys: pytes
 
 
 def test_existing_programs_are_not_installed(fake_machine: FakeMachine) -> None:
-    """Check that existing programs are not installed again."""
+    """Check that programs that exist are not installed."""
     fake_machine.write_apt_get("chromium", "chromedriver")
     packages.ensure_installed(["screenshots"], may_install=True)
     fake_machine._calls.unlink()
@@ -83,7 +83,7 @@ def test_existing_programs_are_not_installed(fake_machine: FakeMachine) -> None:
 
 
 def test_demo_and_local_delivery_require_no_programs(fake_machine: FakeMachine) -> None:
-    """Check that the demo, the linters and the local delivery need no additional programs."""
+    """Check that the demo, the linters and the local delivery require no additional programs."""
     fake_machine.write_apt_get()
 
     packages.ensure_installed(["demo", "lint", "check", "up", "local"], may_install=True)
@@ -95,7 +95,7 @@ def test_demo_and_local_delivery_require_no_programs(fake_machine: FakeMachine) 
 def test_target_requires_programs_of_selected_engines(
     fake_machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
-    """Check that `bench` and `chaos` need the programs of the selected engines, and that other targets do not."""
+    """Check that `bench` and `chaos` require the programs of the selected engines, and that other targets do not."""
     monkeypatch.setattr(packages, "PROGRAMS", (packages.Program("a-broker", "a-broker", frozenset({"rabbitmq"})),))
     monkeypatch.setattr(sys, "argv", ["packages", "--engines", "local, rabbitmq", "lint"])
     packages.main()
@@ -106,7 +106,7 @@ def test_target_requires_programs_of_selected_engines(
 
 
 def test_error_for_unprivileged_user_lists_missing_programs(fake_machine: FakeMachine) -> None:
-    """Check that one line lists all missing programs and the command if the user may not install packages."""
+    """Check that the error for a user who may not install packages lists all missing programs and the command."""
     fake_machine.write_apt_get()
 
     with pytest.raises(LocalClusterError) as error:
@@ -120,7 +120,7 @@ def test_error_for_unprivileged_user_lists_missing_programs(fake_machine: FakeMa
 
 
 def test_error_on_system_without_apt_names_debian_packages(fake_machine: FakeMachine) -> None:
-    """Check that nothing is installed on a system without apt-get, and that the error names Debian's packages."""
+    """Check that nothing is installed on a system without apt-get; the error names Debian's packages."""
     with pytest.raises(LocalClusterError, match=r"this system's package manager; Debian's packages are chromium chrom"):
         packages.ensure_installed(["screenshots"], may_install=True)
 
@@ -128,7 +128,7 @@ def test_error_on_system_without_apt_names_debian_packages(fake_machine: FakeMac
 def test_browser_packages_have_ubuntu_names_on_ubuntu(
     fake_machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that Ubuntu's package names are used on Ubuntu, because a package `chromium` exists only in Debian."""
+    """Check that Ubuntu's names of packages are used on Ubuntu, because only Debian has a package `chromium`."""
     packages.OS_RELEASE_FILE.write_text('NAME="Ubuntu"\nID=ubuntu\nID_LIKE=debian\n')
 
     names = {requirement.package for requirement in packages.list_missing_packages(["screenshots"])}
@@ -145,7 +145,7 @@ def test_failed_installation_is_an_error(fake_machine: FakeMachine) -> None:
 
 
 def test_program_missing_after_installation_is_an_error(fake_machine: FakeMachine) -> None:
-    """Check that a program that is still missing after the installation is an error."""
+    """Check that a program that is missing even after its installation is an error."""
     fake_machine.write_apt_get("chromium")
 
     with pytest.raises(LocalClusterError, match=r"^missing: chromedriver; run as root: "):
@@ -183,7 +183,7 @@ def test_venv_is_not_required_with_uv(fake_machine: FakeMachine, monkeypatch: py
 
 
 def test_go_requires_ca_certificates(fake_machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that CA certificates are required: a minimal Debian has none, so Go could not download anything."""
+    """Check that Go requires CA certificates, without which a minimal Debian could not download anything."""
     monkeypatch.delenv("SSL_CERT_FILE")
     monkeypatch.delenv("SSL_CERT_DIR", raising=False)
     monkeypatch.setattr(packages, "CA_BUNDLES", ())
@@ -192,13 +192,13 @@ def test_go_requires_ca_certificates(fake_machine: FakeMachine, monkeypatch: pyt
 
 
 def test_missing_program_error_names_remedy(fake_machine: FakeMachine) -> None:
-    """Check that looking up a missing program fails with the command that installs it."""
+    """Check that the error about a missing program contains the command that installs it."""
     with pytest.raises(LocalClusterError, match=r"^missing: promtool; .* prometheus$"):
         packages.find_program("promtool")
 
 
 def find_shared_python() -> str:
-    """Return the path of the Python that runs these tests, or the system's Python if only root can read that path."""
+    """Return the path of the Python that runs these tests, or of the system's Python if only root can read it."""
     paths = (f"{sys.base_prefix}/bin/python3", "/usr/bin/python3")
     prefix = build_unprivileged_prefix()
     return next(python for python in paths if is_successful(*prefix, "sh", "-c", f"{python} -c ''"))
@@ -215,7 +215,7 @@ def build_unprivileged_prefix() -> tuple[str, ...]:
 
 @pytest.fixture
 def source_copy() -> Iterator[Path]:
-    """Yield a world-readable copy of the files that make needs, and a PATH directory without required programs."""
+    """Yield a world-readable copy of the files that make needs, and a PATH directory without the required programs."""
     folder = Path(tempfile.mkdtemp(prefix="machine-"))
     shutil.copytree(ROOT / "localcluster", folder / "localcluster", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("Makefile", "pyproject.toml", "requirements.txt", "requirements-dev.txt", "requirements-dev.lock"):
@@ -230,7 +230,7 @@ def source_copy() -> Iterator[Path]:
 
 
 def test_make_test_without_programs_fails_within_seconds(source_copy: Path) -> None:
-    """Check that `make test`, run by an unprivileged user, fails within seconds and lists all missing programs."""
+    """Check that `make test` as an unprivileged user fails within seconds and lists all missing programs."""
     started = time.monotonic()
     result = subprocess.run(
         [*build_unprivileged_prefix(), "make", "test"],

@@ -1,4 +1,4 @@
-"""Tests for the lifecycle of pods on fake nodes: readiness, completion and deletion."""
+"""Tests for the lifecycle of pods on kwok's nodes: readiness, completion and deletion."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.machine_speed import is_below_scaled_limit
 pytestmark = pytest.mark.slow
 
 PODS_PATH = "/api/v1/namespaces/pods-test/pods"
-READY_SECONDS = 0.5  # The limit is ten times the usual duration, for busy machines.
+READY_SECONDS = 0.5  # The limit is ten times the usual duration, because other load may slow down the machine.
 POD_COUNT = 10
 
 
@@ -47,7 +47,7 @@ def delete_pod(local_cluster: LocalCluster, name: str) -> None:
 
 
 def measure_ready_seconds(local_cluster: LocalCluster, name: str) -> float:
-    """Wait until the pod is Ready; return the number of seconds until then."""
+    """Wait until the pod is Ready, and return the seconds that this took."""
     started = time.monotonic()
     for event in local_cluster.watch(PODS_PATH, fields=f"metadata.name={name}"):
         conditions = event.object.get("status", {}).get("conditions", [])
@@ -57,7 +57,7 @@ def measure_ready_seconds(local_cluster: LocalCluster, name: str) -> float:
 
 
 def measure_deletion_seconds(local_cluster: LocalCluster, name: str) -> float:
-    """Delete a pod with its default grace period; return the number of seconds until it is gone."""
+    """Delete a pod with its default grace period, and return the seconds until the pod no longer exists."""
     events = local_cluster.watch(PODS_PATH, fields=f"metadata.name={name}")
     next(events)
     started = time.monotonic()
@@ -69,14 +69,14 @@ def measure_deletion_seconds(local_cluster: LocalCluster, name: str) -> float:
 
 
 def test_pod_is_ready_immediately(pods_cluster: LocalCluster) -> None:
-    """Check that a pod without annotations is Running and Ready immediately after it is bound."""
+    """Check that a pod without annotations is Running and Ready immediately after its binding."""
     pods_cluster.get_client().create(PODS_PATH, build_pod("at-once"))
 
     assert is_below_scaled_limit(measure_ready_seconds(pods_cluster, "at-once"), READY_SECONDS)
 
 
 def test_ready_delay_annotation_is_respected(pods_cluster: LocalCluster) -> None:
-    """Check that a pod with the annotation becomes Ready after the specified delay and not before."""
+    """Check that a pod with the annotation becomes Ready after the specified delay, and not before."""
     pods_cluster.get_client().create(PODS_PATH, build_pod("late", {"pod-ready.stage.kwok.x-k8s.io/delay": "1s"}))
 
     seconds = measure_ready_seconds(pods_cluster, "late")
@@ -85,7 +85,7 @@ def test_ready_delay_annotation_is_respected(pods_cluster: LocalCluster) -> None
 
 
 def test_deleted_pod_is_gone_immediately(pods_cluster: LocalCluster) -> None:
-    """Check that deleted pods without annotations are gone immediately, regardless of their grace period."""
+    """Check that deleted pods without annotations are gone immediately, whatever their grace period is."""
     for number in range(POD_COUNT):
         pods_cluster.get_client().create(PODS_PATH, build_pod(f"short-{number}"))
         measure_ready_seconds(pods_cluster, f"short-{number}")
@@ -106,7 +106,7 @@ def test_delete_delay_annotation_is_respected_without_jitter(pods_cluster: Local
 
 
 def test_finalizer_delays_pod_deletion(pods_cluster: LocalCluster, cluster: LocalCluster) -> None:
-    """Check that a deleted pod with another project's finalizer is removed only after the finalizer is removed."""
+    """Check that a deleted pod with another project's finalizer exists until the finalizer is removed."""
     pods_cluster.get_client().create(PODS_PATH, build_pod("held", finalizers=["example.com/hold"]))
     pods_cluster.get_client().create(PODS_PATH, build_pod("witness"))
     measure_ready_seconds(pods_cluster, "held")
@@ -134,8 +134,8 @@ def test_pod_of_job_completes_after_specified_time(cluster: LocalCluster, pods_c
     cluster.kubectl("wait", "--for=condition=Complete", "job/work", "--namespace=pods-test", "--timeout=20s")
 
 
-def test_node_added_later_runs_pods(cluster: LocalCluster, pods_cluster: LocalCluster) -> None:
-    """Check that a node that was added later runs the pods that are bound to it."""
+def test_later_added_node_runs_pods(cluster: LocalCluster, pods_cluster: LocalCluster) -> None:
+    """Check that a node that was added after the cluster's start runs the pods that are bound to it."""
     (name,) = cluster.add_nodes(1)
     pod = build_pod("elsewhere")
     pod["spec"]["nodeName"] = name
@@ -146,11 +146,11 @@ def test_node_added_later_runs_pods(cluster: LocalCluster, pods_cluster: LocalCl
 
 
 def test_node_without_annotation_is_not_managed_by_kwok(cluster: LocalCluster, pods_cluster: LocalCluster) -> None:
-    """Check that kwok manages only nodes with kwok's annotation."""
+    """Check that kwok manages only nodes that have kwok's annotation."""
     pods_cluster.get_client().create(
         "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "foreign"}}
     )
-    cluster.add_nodes(1)  # Returns when the new node is Ready; kwok has then also seen the older node.
+    cluster.add_nodes(1)  # The call returns once the new node is Ready; kwok has then also seen the older node.
 
     conditions = pods_cluster.get_client().get("/api/v1/nodes/foreign")["status"].get("conditions", [])
     cluster.kubectl("delete", "node", "foreign", f"node-{cluster.node_count}")

@@ -1,4 +1,4 @@
-"""Tests for the functions and the local delivery as processes that tests can kill and restart."""
+"""Tests for the product's processes, which tests can kill and restart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_started_product_is_ready(product: Product) -> None:
 
 @pytest.mark.slow
 def test_functions_restart_after_crash(product: Product) -> None:
-    """Check that killed functions exit with their workers, and restart at the same address."""
+    """Check that killing the functions also ends their workers, and that they restart at the same address."""
     product.kill_functions()
     is_down = not is_ready(product.functions_url)
     product.start_functions()
@@ -40,7 +40,7 @@ def test_delivery_restarts_after_crash(product: Product) -> None:
 
 
 def test_timeout_error_names_server_and_its_log(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Check that waiting for a server that never becomes ready fails with the server's name and the end of its log."""
+    """Check that the error about a server that does not become ready names the server and shows the end of its log."""
     log = tmp_path_factory.mktemp("sleeper") / "sleeper.log"
     server = Server("sleeper", ["sh", "-c", "echo asleep; sleep 60"], log)
     server.start()

@@ -1,4 +1,4 @@
-"""Tests that requests within a local cluster never use a proxy from the environment."""
+"""Tests that requests within a local cluster never use an HTTP proxy from the environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WEBHOOK_SERVICE = {"namespace": "default", "name": "absent"}
 
 @pytest.fixture
 def proxy_listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """Set a proxy for all protocols; yield its listening socket, which never responds but shows connections."""
+    """Set an HTTP proxy in the environment, and yield its listening socket, which accepts but never responds."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         for name in PROXY_VARIABLES:
             monkeypatch.setenv(name, f"http://127.0.0.1:{listener.getsockname()[1]}")
@@ -32,7 +32,7 @@ def proxy_listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
 
 
 def has_connection(listener: socket.socket) -> bool:
-    """Return whether a client has connected."""
+    """Return whether a client has connected to the listening socket."""
     listener.setblocking(False)
     try:
         listener.accept()[0].close()
@@ -42,7 +42,7 @@ def has_connection(listener: socket.socket) -> bool:
 
 
 def create_unreachable_webhook(cluster: LocalCluster) -> None:
-    """Register a webhook for ConfigMaps whose Service has no endpoints."""
+    """Register an admission webhook for ConfigMaps whose Service has no endpoints."""
     spec = {"ports": [{"port": 443}]}
     cluster.get_client().create("/api/v1/namespaces/default/services", {"metadata": {"name": "absent"}, "spec": spec})
     webhook = {
@@ -57,7 +57,7 @@ def create_unreachable_webhook(cluster: LocalCluster) -> None:
 
 
 def try_creating_configmap(cluster: LocalCluster) -> str:
-    """Try to create a ConfigMap; return the error, or "" if it succeeds because the webhook is not in effect yet."""
+    """Try to create a ConfigMap; return the error, or "" if the webhook is not in effect yet."""
     try:
         cluster.get_client().create(CONFIGMAPS_PATH, {"metadata": {"generateName": "map-"}})
     except ApiError as error:
@@ -67,7 +67,7 @@ def try_creating_configmap(cluster: LocalCluster) -> str:
 
 @pytest.mark.slow
 def test_requests_within_local_cluster_use_no_proxy(proxy_listener: socket.socket, tmp_path: Path) -> None:
-    """Check that neither the client of these tests nor the API server, when it calls webhooks, uses the proxy."""
+    """Check that neither the tests' API client nor the API server, which calls webhooks, uses the proxy."""
     with LocalCluster(tmp_path / "cluster", nodes=1) as cluster:
         create_unreachable_webhook(cluster)
         wait_until_ready("the webhook", lambda: "absent" in try_creating_configmap(cluster), cluster.servers)
@@ -77,7 +77,7 @@ def test_requests_within_local_cluster_use_no_proxy(proxy_listener: socket.socke
 
 @pytest.mark.usefixtures("proxy_listener")
 def test_programs_of_real_node_use_no_proxy(tmp_path: Path) -> None:
-    """Check that the programs of real nodes use no proxy, because the proxy is not reachable from these nodes.
+    """Check that the programs of real nodes use no proxy, because these nodes cannot reach the proxy.
 
     The API server's address is not 127.0.0.1, so `NO_PROXY` must contain more than this address.
     """

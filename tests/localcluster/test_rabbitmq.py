@@ -1,4 +1,4 @@
-"""Tests that RabbitMQ's topology and the dispatchers' environment are the same as with Knative's controller."""
+"""Tests that the local RabbitMQ topology and the dispatchers' environment are the same as with Knative's controller."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNFILTERED_TRIGGER = Trigger("record-on-everything", {}, "http://record/", Deliv
 
 
 def test_queue_binding_requires_all_filter_attributes() -> None:
-    """Check that each Trigger has a headers binding for all its filter attributes and its name."""
+    """Check that each Trigger has a headers binding with all its filter attributes and its name."""
     bindings = topology.build_definitions("default", [FILTERED_TRIGGER, UNFILTERED_TRIGGER])["bindings"]
 
     assert [binding["arguments"] for binding in bindings[:2]] == [
@@ -27,7 +27,7 @@ def test_queue_binding_requires_all_filter_attributes() -> None:
 
 
 def test_queues_are_durable_and_dead_letters_have_separate_queue() -> None:
-    """Check that each Trigger has a durable quorum queue, and each dead letter sink has another queue.
+    """Check that each Trigger has a durable quorum queue, and that its dead letters have another one.
 
     A dead letter queue has its own exchange and policy.
     """
@@ -45,7 +45,7 @@ def test_queues_are_durable_and_dead_letters_have_separate_queue() -> None:
 
 
 def test_long_queue_name_is_shortened_with_stable_hash() -> None:
-    """Check that a name that is too long for Kubernetes is cut and ends with a stable hash."""
+    """Check that a name that is too long for Kubernetes is truncated, and ends with a stable hash."""
     name = topology.get_dead_letter_queue("restore-on-maintenance-updated")
 
     assert len(name) <= topology.MAX_NAME_LENGTH
@@ -58,7 +58,7 @@ def test_long_queue_name_is_shortened_with_stable_hash() -> None:
 
 
 def test_dispatcher_environment_matches_trigger() -> None:
-    """Check that a dispatcher gets retries, backoff, timeout and parallelism from the Trigger, with Go durations."""
+    """Check that a dispatcher gets the Trigger's retries, backoff, timeout and parallelism, with Go durations."""
     variables = environment.build_dispatcher_env(FILTERED_TRIGGER, "default", "amqp://x", "http://ingress")
 
     expected = {"RETRY": "10", "BACKOFF_POLICY": "exponential", "BACKOFF_DELAY": "0.2s", "TIMEOUT": "10s"}
@@ -71,7 +71,7 @@ def test_dispatcher_environment_matches_trigger() -> None:
 
 
 def test_missing_rabbitmq_error_names_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a missing RabbitMQ is reported with the command that installs it, before anything is built."""
+    """Check that the error about missing RabbitMQ contains the command that installs it, before anything is built."""
     monkeypatch.setattr(server, "PROGRAM_DIRS", ())
     monkeypatch.setattr(shutil, "which", lambda program: None)
 

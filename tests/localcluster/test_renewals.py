@@ -1,4 +1,4 @@
-"""Tests for the certificates of a `make up` cluster: renewal by the product, listing in the CLI, and leaked keys."""
+"""Tests for the certificates of a `make up` cluster: renewal, listing by the command line, and leaked keys."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ pytestmark = pytest.mark.slow
 
 NAMESPACE = "node-maintenance"
 KEY_DIRS = ("servers/etcd", "product/admission")
-"""Directories that must contain private keys: the API server's storage, and the mounted Secret of the webhook."""
+"""Directories that may contain private keys: the API server's storage, and the webhook's mounted Secret."""
 TIMEOUT_SECONDS = 40
 
 
 def run_cli(directory: Path, *args: str) -> str:
-    """Run `kubectl maintenance` on the directory's cluster and return its output."""
+    """Run `kubectl maintenance` on the cluster in this state directory, and return its output."""
     environment = {**os.environ, "KUBECONFIG": str(directory / state_directory.KUBECONFIG_FILE)}
     command = [str(Path(sys.executable).with_name("kubectl-maintenance")), *args]
     result = subprocess.run(
@@ -41,13 +41,13 @@ def run_cli(directory: Path, *args: str) -> str:
 
 
 def list_serials(directory: Path) -> dict[str, str]:
-    """Return the serial number of the certificate in each Secret, as listed by the CLI."""
+    """Return Secret name → serial number of its certificate, as the command line lists it."""
     certificates = json.loads(run_cli(directory, "certificates", "-o", "json"))["certificates"]
     return {certificate["secret"]: certificate["serial"] for certificate in certificates}
 
 
 def fetch_served_certificate(directory: Path) -> str:
-    """Return the certificate that the webhook currently presents to clients."""
+    """Return the certificate that the webhook presents to clients."""
     get_command = ("get", "validatingwebhookconfiguration", "nodemaintenance-validate", "-o")
     url = urlsplit(run_kubectl(directory, *get_command, "jsonpath={.webhooks[0].clientConfig.url}"))
     return ssl.get_server_certificate((str(url.hostname), url.port or 0))
@@ -62,7 +62,7 @@ def read_secret_certificate(directory: Path) -> str:
 @proves("OSV-20", "OSV-23")
 @pytest.mark.parametrize("trigger", ["requested", "deleted"])
 def test_webhook_certificate_is_renewed_without_restart(running_state_dir: Path, trigger: str) -> None:
-    """Check that the certificate is renewed on request or if its Secret is deleted, without restarting the webhook."""
+    """Check that the certificate is renewed on request, and after its Secret was deleted, without a restart."""
     previous_certificate, pid, serial = (
         fetch_served_certificate(running_state_dir),
         get_process_record(running_state_dir, "validate").pid,
@@ -148,7 +148,8 @@ def test_no_private_key_is_outside_of_secrets(running_state_dir: Path, tmp_path:
 
     contents = {name: file.read_bytes() for name, file in files.items()}
     leaking = {str(name) for name, content in contents.items() for key_part in key_parts if key_part in content}
-    assert len(key_parts) == 3 * 4  # Four parts of each key: two keys of the webhook, and one of its CA.
+    # Each of three keys (two of the webhook, and one of its CA) contributes four parts.
+    assert len(key_parts) == 3 * 4
     assert {name.name for name in contents} >= {
         "journal.db",
         "delivery.db",
@@ -161,9 +162,9 @@ def test_no_private_key_is_outside_of_secrets(running_state_dir: Path, tmp_path:
 
 
 def extract_key_parts(directory: Path) -> set[bytes]:
-    """Return the secret part of each private key in a Secret, as bytes, as in a PEM file and as in the Secret's base64.
+    """Return the secret part of each private key in a Secret, both as bytes and in the encodings of its files.
 
-    The public key in the same file is left out, because certificates also contain the public key.
+    The public key in the same file is omitted, because certificates also contain it.
     """
     secrets = json.loads(run_kubectl(directory, "get", "secrets", "-A", "-o", "json"))["items"]
     values = [

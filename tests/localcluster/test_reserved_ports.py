@@ -1,4 +1,4 @@
-"""Tests that the fixed ports of Knative's dispatcher are reserved until it starts."""
+"""Tests that the fixed ports of Knative's dispatcher are reserved until the dispatcher starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from localcluster.processes import reserve_port
 
 
 def test_ports_are_reserved_within_with_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that reserved ports cannot be used within the `with` block, and that they are free after the block."""
+    """Check that reserved ports cannot be used within the `with` block, and are free afterwards."""
     first_port, second_port = reserve_port(), reserve_port()
     monkeypatch.setattr(planes, "DISPATCHER_PORTS", (first_port, second_port))
     with planes.reserve_ports():
@@ -28,7 +28,7 @@ def test_ports_are_reserved_within_with_block(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_no_port_stays_reserved_if_another_port_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that no port stays reserved if any of the requested ports is in use."""
+    """Check that no port stays reserved if one of the requested ports is in use."""
     first_port = reserve_port()
     with socket.socket() as other_socket:
         other_socket.bind(("", 0))

@@ -1,4 +1,4 @@
-"""Tests that exited processes are restarted with a growing backoff, unless their owner has stopped them."""
+"""Tests that exited processes are restarted with exponential backoff, unless their owner has stopped them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if os.fork():
 print("serving", flush=True)
 time.sleep(600)
 """
-"""A server whose child process keeps the port open even after its parent process has exited."""
+"""Python script of a server whose child process keeps the port open after the parent process has exited."""
 
 
 class RestarterFixture:
@@ -50,14 +50,14 @@ class RestarterFixture:
         self.servers: list[Server] = []
 
     def start_server(self, server: Server) -> Server:
-        """Start a server, and make the restarter watch it."""
+        """Start a server, and add it to the restarter."""
         self.servers.append(server)
         server.start()
         self.restarter.add_servers([server])
         return server
 
     def wait_for_record(self, predicate: Callable[[ProcessRecord], bool], server: Server) -> ProcessRecord:
-        """Wait for a reported record of the server that satisfies the predicate; return it."""
+        """Wait until the restarter reports a record of the server that satisfies `predicate`, and return it."""
         while True:
             for record in self._changes.get(timeout=TIMEOUT_SECONDS):
                 if record.name == server.name and predicate(record):
@@ -78,12 +78,12 @@ def restarter_fixture() -> Iterator[RestarterFixture]:
 
 
 def build_sleeper(directory: Path, name: str = "sleeper", *command: str) -> Server:
-    """Build a server that runs the given command, by default `sleep`."""
+    """Build a server that runs the given command, or `sleep` by default."""
     return Server(name, command or ["sleep", "600"], directory / f"{name}.log")
 
 
 def test_backoff_grows_from_zero_to_maximum() -> None:
-    """Check that the backoff is zero before the first restart, and then doubles up to the maximum."""
+    """Check that the backoff is zero before the first restart, and then doubles up to its maximum."""
     backoffs = list(islice(iter_restart_backoffs(), 50))
 
     assert backoffs[:4] == [0.0, FIRST_BACKOFF_SECONDS, 2 * FIRST_BACKOFF_SECONDS, 4 * FIRST_BACKOFF_SECONDS]
@@ -131,7 +131,7 @@ def test_backoff_doubles_with_each_exit(
 
 
 def test_long_uptime_resets_backoff(tmp_path: Path) -> None:
-    """Check that the backoff is zero again after a long uptime, and grows after a short uptime."""
+    """Check that the backoff is zero again after a long uptime, and grows after a short one."""
     restart_state = RestartState(build_sleeper(tmp_path))
 
     backoffs = [
@@ -143,13 +143,13 @@ def test_long_uptime_resets_backoff(tmp_path: Path) -> None:
 
 
 def test_stopped_server_is_not_restarted(restarter_fixture: RestarterFixture, tmp_path: Path) -> None:
-    """Check that a server that its owner has stopped is not restarted until the owner starts it again."""
+    """Check that a server that its owner has stopped is not restarted until its owner starts it again."""
     server, later_server = (
         restarter_fixture.start_server(build_sleeper(tmp_path)),
         restarter_fixture.start_server(build_sleeper(tmp_path, "later")),
     )
     server.kill()
-    os.kill(later_server.pid, signal.SIGKILL)  # The restarter notices this exit after the exit of `server`.
+    os.kill(later_server.pid, signal.SIGKILL)  # The restarter handles this exit after the exit of `server`.
     restarter_fixture.wait_for_record(lambda record: record.restarts == 1, later_server)
     assert not server.is_alive
     assert [record.exit_reason for record in restarter_fixture.restarter.list_records()] == ["", "killed by SIGKILL"]
@@ -160,7 +160,7 @@ def test_stopped_server_is_not_restarted(restarter_fixture: RestarterFixture, tm
 
 
 def test_failed_start_of_server_is_retried(restarter_fixture: RestarterFixture, tmp_path: Path) -> None:
-    """Check that the start is retried if the server's log cannot be written, and that the record has the reason."""
+    """Check that a start is retried if the server's log file cannot be written, and that the record has the reason."""
     log_dir = tmp_path / "logs"
     log_dir.mkdir()
     server = restarter_fixture.start_server(build_sleeper(log_dir))
@@ -175,7 +175,7 @@ def test_failed_start_of_server_is_retried(restarter_fixture: RestarterFixture, 
 
 
 def test_child_processes_are_stopped_before_restart(restarter_fixture: RestarterFixture, tmp_path: Path) -> None:
-    """Check that the children of a killed process are stopped before its restart, so that the port is free."""
+    """Check that a killed process's children are stopped before its restart, so that the port is free."""
     port = reserve_port()
     server = restarter_fixture.start_server(
         build_sleeper(tmp_path, "listening", sys.executable, "-c", LISTENING_SCRIPT, str(port))
@@ -191,7 +191,7 @@ def test_child_processes_are_stopped_before_restart(restarter_fixture: Restarter
 def test_restarted_server_inherits_lock_file(
     restarter_fixture: RestarterFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that a restarted server inherits the open lock file, like the first process."""
+    """Check that a restarted server inherits the open lock file, like the server's first process."""
     with (tmp_path / "lock").open("w") as lock:
         monkeypatch.setattr("localcluster.processes.inherited_fds", [*inherited_fds, lock.fileno()])
         server = restarter_fixture.start_server(build_sleeper(tmp_path))
@@ -206,7 +206,7 @@ def test_restarted_server_inherits_lock_file(
 def test_server_is_not_restarted_before_may_restart_allows_it(
     restarter_fixture: RestarterFixture, tmp_path: Path
 ) -> None:
-    """Check that a server, which may depend on another server, is not restarted before `may_restart` returns true."""
+    """Check that a server, which may depend on another one, is restarted only once `may_restart` returns true."""
     allowed = threading.Event()
     called = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Tests that killed processes of a `make up` cluster are restarted soon, and that a drain in progress succeeds."""
+"""Tests that killed processes of a `make up` cluster are restarted soon, and that a running drain succeeds."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from tests.machine_speed import is_below_scaled_limit
 pytestmark = pytest.mark.slow
 
 MAX_RESTART_SECONDS = 3.0
-"""Maximum time in seconds from the first kill until the readiness endpoint responds again."""
+"""Maximum seconds from the first kill until the readiness endpoint responds again."""
 TIMEOUT_SECONDS = 30.0
-"""Timeout in seconds for a restart; longer than `MAX_RESTART_SECONDS`, so that a slow restart is still measured."""
+"""Timeout of the wait for a restart; longer than `MAX_RESTART_SECONDS`, so that a slow restart is measured."""
 MAINTENANCE_RESOURCE = "nodemaintenance.nodemaintenance.medik8s.io"
 ADDRESS_PATTERNS = {"functions": r"FUNCTIONS=(\S+)", "delivery": r"BROKER=(\S+)", "console": r"console: (\S+)"}
-"""Patterns of the addresses in the hints that `make up` prints."""
+"""Patterns of the addresses in the output of `make up`."""
 
 
 def start_maintenance(directory: Path) -> subprocess.Popen[str]:
-    """Start a maintenance of node-1 with `kubectl maintenance start`, without waiting for the command."""
+    """Run `kubectl maintenance start` for node-1 without waiting for the command, and return its process."""
     command = [sys.executable, "-m", "console.cli", "start", "node-1", "--reason", "restarts"]
     environment = {**os.environ, "KUBECONFIG": str(directory / state_directory.KUBECONFIG_FILE)}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -44,7 +44,7 @@ def start_maintenance(directory: Path) -> subprocess.Popen[str]:
 def finish_maintenance(directory: Path) -> None:
     """Wait until the maintenance has succeeded, delete it, and check that the node is uncordoned.
 
-    A tick replaces lost events. The test sends ticks itself instead of waiting up to 15 s for the next tick.
+    A tick replaces lost events. The test sends ticks itself instead of waiting up to 15 s for the PingSource.
     """
     broker = find_printed_address(directory, "delivery")
     run_kubectl(directory, "wait", MAINTENANCE_RESOURCE, "node-1", "--for=create", "--timeout=30s")
@@ -61,14 +61,14 @@ def finish_maintenance(directory: Path) -> None:
 
 
 def find_printed_address(directory: Path, name: str) -> str:
-    """Return the address of a process from the hints of `make up`."""
+    """Return the address of a process from the output of `make up`."""
     match = re.search(ADDRESS_PATTERNS[name], state_directory.read_ready_message(directory))
     assert match is not None
     return match[1]
 
 
 @pytest.mark.parametrize("name", ADDRESS_PATTERNS)
-def test_killed_process_is_restarted_in_time(running_state_dir: Path, name: str) -> None:
+def test_killed_process_is_restarted_within_three_seconds(running_state_dir: Path, name: str) -> None:
     """Check that a killed process is replaced by a new one, which is ready within three seconds."""
     address = find_printed_address(running_state_dir, name)
     killed_pid = get_process_record(running_state_dir, name).pid
@@ -87,8 +87,8 @@ def test_killed_process_is_restarted_in_time(running_state_dir: Path, name: str)
 
 
 @pytest.mark.parametrize("name", ADDRESS_PATTERNS)
-def test_drain_succeeds_if_process_is_killed_when_drain_starts(running_state_dir: Path, name: str) -> None:
-    """Check that a maintenance succeeds if a process is killed while the maintenance is created."""
+def test_drain_succeeds_if_process_is_killed_at_creation_of_maintenance(running_state_dir: Path, name: str) -> None:
+    """Check that a maintenance succeeds if a process is killed while the maintenance is being created."""
     with start_maintenance(running_state_dir) as start_process:
         os.kill(get_process_record(running_state_dir, name).pid, signal.SIGKILL)
         assert start_process.wait(TIMEOUT_SECONDS) == 0, start_process.stdout and start_process.stdout.read()
@@ -97,9 +97,9 @@ def test_drain_succeeds_if_process_is_killed_when_drain_starts(running_state_dir
 
 
 def test_control_plane_is_restarted_without_data_loss(running_state_dir: Path) -> None:
-    """Check that the cluster recovers with its data after etcd and all control-plane processes were killed together.
+    """Check that the cluster and its data recover after a kill of etcd and all control-plane processes.
 
-    The fake kubelets recover as well, so that evicted pods terminate.
+    kwok recovers as well, so that evicted pods terminate.
     """
     names = ("kwok", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd")
     uid = run_kubectl(running_state_dir, "get", "node", "node-1", "-o", "jsonpath={.metadata.uid}")
@@ -144,7 +144,7 @@ def is_kubectl_successful(directory: Path, *args: str) -> bool:
 
 
 def test_status_lists_processes_with_last_exit(running_state_dir: Path) -> None:
-    """Check that `status` lists the state, the pid, the restarts and the last exit of each process."""
+    """Check that `make status` lists each process's state, pid, restarts and last exit."""
     record_before = get_process_record(running_state_dir, "console")
     os.kill(record_before.pid, signal.SIGKILL)
     wait_until_ready(

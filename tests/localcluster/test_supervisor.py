@@ -1,4 +1,4 @@
-"""Tests for `make up` and `make down`: a cluster runs until it is stopped, and then stops completely."""
+"""Tests that a cluster of `make up` runs until it is stopped, and that it then stops completely."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ try:
 except (LocalClusterError, OSError) as error:
     sys.exit(f"error: {{error}}")
 """
-"""Script that calls a function as an unprivileged user.
+"""Python script that calls a function as an unprivileged user.
 
-The script itself switches the user, because possibly only root can read Python's files.
+The script itself changes the user, because perhaps only root can read Python's files.
 """
 SUPERVISE_EXPRESSION = "(lambda directory: supervisor.supervise(directory, state_directory.ClusterSpec()))"
 TITLE = "NODES=2 CONTROL_PLANES=1 DELIVERY=local"
 SERVER_COUNT = 9
-"""Number of processes: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok and four of the product.
+"""Number of processes: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok, and four of the product.
 
 The product's processes are functions, delivery, console and validate.
 """
 
 
 def test_up_starts_and_down_stops_cluster(state_dir: Path) -> None:
-    """Check that `up` starts a working cluster, that a second `up` reports it, and that `down` stops all processes.
+    """Check that `make up` starts a cluster, that a second one reports it, and that `make down` stops all processes.
 
-    `--control-planes` sets the number of nodes with the control-plane role. `down` stops everything even if some files
-    in the directory were deleted.
+    `--control-planes` sets the number of nodes with the control-plane role. `make down` stops everything even if some
+    files in the directory were deleted.
     """
     options = ("--nodes", "2", "--control-planes", "1")
     up_result = run_command(state_dir, "up", *options)
@@ -101,9 +101,9 @@ def test_up_starts_and_down_stops_cluster(state_dir: Path) -> None:
 
 @proves("NMO-18")
 def test_webhook_is_not_installed_without_component_admission(state_dir: Path) -> None:
-    """Check that the webhook is installed only if the component `admission` is selected.
+    """Check that the admission webhook is installed only if the component `admission` is selected.
 
-    Without the component, there is neither a webhook process nor a webhook configuration.
+    Without the component, there is neither a webhook process nor a ValidatingWebhookConfiguration.
     """
     up_result = run_command(state_dir, "up", "--nodes", "1", "--components", "maintenance,certificates")
     names = [record.name for record in state_directory.read_records(state_dir)]
@@ -118,9 +118,9 @@ def test_webhook_is_not_installed_without_component_admission(state_dir: Path) -
 
 
 def test_servers_exit_if_supervisor_is_killed(state_dir: Path) -> None:
-    """Check that all servers, including restarted ones, exit if the supervisor is killed, and that `up` works again.
+    """Check that all servers, even restarted ones, exit if the supervisor is killed, and that `make up` works again.
 
-    `down` also works if the running cluster's directory was deleted.
+    `make down` works even if the running cluster's directory was deleted.
     """
     assert run_command(state_dir, "up", "--nodes", "1").returncode == 0
     killed_pid = get_process_record(state_dir, "delivery").pid
@@ -141,7 +141,7 @@ def test_servers_exit_if_supervisor_is_killed(state_dir: Path) -> None:
 
 
 def check_down_without_directory(directory: Path) -> None:
-    """Delete the whole directory, and check that `down` still stops everything."""
+    """Delete the whole directory, and check that `make down` still stops everything."""
     groups, supervisor = state_directory.list_process_groups(directory), state_directory.read_supervisor_pid(directory)
     while directory.exists():  # The servers still write to the directory.
         shutil.rmtree(directory, ignore_errors=True)
@@ -153,7 +153,7 @@ def check_down_without_directory(directory: Path) -> None:
 
 
 def test_ctrl_c_during_start_stops_servers(state_dir: Path) -> None:
-    """Check that Ctrl-C during `up` stops the servers that were already started."""
+    """Check that Ctrl-C during `make up` stops all servers that have been started."""
     with subprocess.Popen(build_command(state_dir, "up"), cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert any("starting etcd" in line for line in process.stdout)
@@ -165,7 +165,7 @@ def test_ctrl_c_during_start_stops_servers(state_dir: Path) -> None:
 
 
 def test_unknown_delivery_option_is_rejected(state_dir: Path) -> None:
-    """Check that an unknown delivery is rejected with a list of the supported values before anything is started."""
+    """Check that an unknown delivery is rejected, with the list of supported values, before anything is started."""
     result = run_command(state_dir, "up", "--delivery", "pigeon")
 
     assert result.returncode == 1
@@ -177,7 +177,7 @@ def test_unknown_delivery_option_is_rejected(state_dir: Path) -> None:
 
 
 def test_down_and_status_succeed_without_cluster(state_dir: Path) -> None:
-    """Check that `down` and `status` succeed without a cluster, even if there is a stale pid file."""
+    """Check that `make down` and `make status` succeed without a cluster, even if a stale pid file exists."""
     state_dir.mkdir()
     (state_dir / state_directory.PID_FILE).write_text("1")
 
@@ -192,7 +192,7 @@ def test_down_and_status_succeed_without_cluster(state_dir: Path) -> None:
 
 
 def test_error_about_invalid_directory_is_one_line(tmp_path: Path) -> None:
-    """Check that an invalid directory is reported in one line with the system's error and the path."""
+    """Check that the error about an invalid directory is one line with the system's error and the path."""
     (tmp_path / "file").touch()
 
     result = run_command(tmp_path / "file" / "up", "status")
@@ -202,7 +202,7 @@ def test_error_about_invalid_directory_is_one_line(tmp_path: Path) -> None:
 
 
 def test_up_fails_if_no_node_is_a_worker(state_dir: Path) -> None:
-    """Check that `up` fails before anything is started if no node would be a worker."""
+    """Check that `make up` fails before anything is started if no node would be a worker."""
     result = run_command(state_dir, "up", "--nodes", "3", "--control-planes", "3")
 
     assert (result.returncode, result.stdout) == (1, "")
@@ -211,7 +211,7 @@ def test_up_fails_if_no_node_is_a_worker(state_dir: Path) -> None:
 
 
 def test_down_stops_starting_cluster(state_dir: Path) -> None:
-    """Check that `down` stops a cluster that is still starting, so that `up` fails."""
+    """Check that `make down` stops a cluster that is still starting, so that its `make up` fails."""
     with subprocess.Popen(build_command(state_dir, "up"), cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "starting a cluster: NODES=3 DELIVERY=local\n"
@@ -225,13 +225,13 @@ def test_down_stops_starting_cluster(state_dir: Path) -> None:
 
 
 def run_unprivileged(function: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    """Call a function with a directory as an unprivileged user."""
+    """Call a function with this directory as an unprivileged user."""
     arguments = [sys.executable, "-c", UNPRIVILEGED_SCRIPT.format(command=function), str(directory)]
     return subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
 
 
 def test_down_reports_files_of_another_user(state_dir: Path) -> None:
-    """Check that `down` reports another user's files and removes nothing."""
+    """Check that `make down` reports files of another user, and removes nothing."""
     state_dir.mkdir()
     (state_dir / state_directory.READY_FILE).write_text("left")
     state_dir.chmod(0o555)
@@ -247,9 +247,9 @@ def test_down_reports_files_of_another_user(state_dir: Path) -> None:
 
 
 def test_starting_supervisor_is_found_before_it_holds_lock(state_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Check that a starting supervisor that does not have the lock yet is found by its command line.
+    """Check that a starting supervisor that does not hold the lock yet is found by its command line.
 
-    The directory may contain the pid of an earlier supervisor.
+    The directory may still contain the pid of an earlier supervisor.
     """
     state_dir.mkdir()
     (state_dir / state_directory.PID_FILE).write_text("0")
@@ -268,9 +268,9 @@ def test_starting_supervisor_is_found_before_it_holds_lock(state_dir: Path, caps
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can create files that belong to root")
 def test_error_about_files_that_belong_to_root_names_remedy() -> None:
-    """Check that the error about files that root's cluster has left names them and the command that removes them.
+    """Check that the error about files of a cluster that root ran names these files and the command that removes them.
 
-    Otherwise the start would only report that the directory is not empty.
+    Otherwise, the start would only report that the directory is not empty.
     """
     with tempfile.TemporaryDirectory(prefix="left-") as shared_dir:  # Other users cannot access pytest's directories.
         servers_dir = Path(shared_dir) / state_directory.SERVERS_DIR
@@ -331,7 +331,7 @@ def test_permission_error_outside_directory_is_raised_unchanged(state_dir: Path)
     ],
 )
 def test_up_with_different_options_fails_if_cluster_is_running(state_dir: Path, other_spec: ClusterSpec) -> None:
-    """Check that `up` with different options fails if a cluster is running, and changes nothing."""
+    """Check that `make up` with different options fails if a cluster is running, and changes nothing."""
     state_dir.mkdir()
     (state_dir / state_directory.READY_FILE).write_text(state_directory.format_ready_title(ClusterSpec()))
 
@@ -344,9 +344,9 @@ def test_up_with_different_options_fails_if_cluster_is_running(state_dir: Path, 
 def test_up_uses_cluster_that_concurrent_up_has_started(
     state_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Check that `up` uses and reports a cluster that a concurrent `up` has started.
+    """Check that `make up` uses and reports a cluster that a concurrent `make up` has started.
 
-    `make env` then prints the exports of that cluster.
+    `make env` then prints the environment variables of that cluster.
     """
     state_dir.mkdir()
     spec, other_cluster = ClusterSpec(), ExitStack()

@@ -1,4 +1,4 @@
-"""Tests for the make targets `deploy` and `cluster-functest`, and for the targets that build the container image."""
+"""Tests for the make targets `deploy` and `cluster-functest`, and for those that build the container image."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def run_make_in_directory(directory: Path, *arguments: str, **environment: str) 
 
 
 def build_environment(directory: Path) -> dict[str, str]:
-    """Return the environment variable that selects the directory's cluster as the current one."""
+    """Return the environment variable that selects the cluster in this directory."""
     return {"KUBECONFIG": str(directory / state_directory.KUBECONFIG_FILE)}
 
 
 def list_install_objects(directory: Path) -> str:
-    """Return the name and resourceVersion of all objects of the kinds that an install creates."""
+    """Return the name and resourceVersion of each object of the kinds that an install creates."""
     cluster_kinds = "crd,namespace,clusterrole,clusterrolebinding"
     namespaced_kinds = "serviceaccount,role,rolebinding,service,deployment,configmap,networkpolicy"
     jsonpath_option = "-o=jsonpath={range .items[*]}{.kind}/{.metadata.name}={.metadata.resourceVersion} {end}"
@@ -58,7 +58,7 @@ def list_install_objects(directory: Path) -> str:
 @pytest.mark.slow
 @proves("NMO-26a")
 def test_deploy_applies_nothing_without_knative(running_state_dir: Path) -> None:
-    """Check that `deploy` lists the missing kinds and applies nothing if Knative is not installed."""
+    """Check that `make deploy` lists the missing kinds and applies nothing if Knative is not installed."""
     objects_before = list_install_objects(running_state_dir)
 
     result = run_make("deploy", **build_environment(running_state_dir))
@@ -76,7 +76,7 @@ def test_deploy_applies_nothing_without_knative(running_state_dir: Path) -> None
 @pytest.mark.slow
 @proves("NMO-26a")
 def test_deploy_applies_overlay_whose_kinds_are_served(running_state_dir: Path, tmp_path: Path) -> None:
-    """Check that `deploy` applies an overlay in any directory, and that a second run changes nothing.
+    """Check that `make deploy` applies an overlay from any directory, and that a second run changes nothing.
 
     The overlay's objects need not have a namespace.
     """
@@ -102,7 +102,7 @@ def test_deploy_applies_overlay_whose_kinds_are_served(running_state_dir: Path, 
 
 @proves("NMO-26a")
 def test_deploy_reports_unreachable_api_server(tmp_path: Path) -> None:
-    """Check that `deploy` reports an unreachable API server."""
+    """Check that `make deploy` reports an unreachable API server."""
     kubeconfig = tmp_path / "kubeconfig"
     cluster = f"{{name: gone, cluster: {{server: 'http://127.0.0.1:{reserve_port()}'}}}}"
     context = "{name: gone, context: {cluster: gone, user: ''}}"
@@ -119,13 +119,13 @@ def test_deploy_reports_unreachable_api_server(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("overlay", ["pigeon", "~no-such-user/pigeon"])
 def test_unknown_overlay_is_rejected(overlay: str) -> None:
-    """Check that an unknown overlay, or one in an unknown user's home, is rejected with a list of overlays."""
+    """Check that an unknown overlay, or one in an unknown user's home, is rejected with the list of overlays."""
     with pytest.raises(LocalClusterError, match=rf"OVERLAY={overlay}: .* one of compact, func, .*plain"):
         kubectl.find_overlay(overlay)
 
 
 def test_overlay_in_home_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that `deploy` expands `~`, because the shell does not expand `~` within quotes."""
+    """Check that `make deploy` expands `~`, because the shell does not expand `~` within quotes."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "kustomization.yaml").touch()
@@ -134,7 +134,7 @@ def test_overlay_in_home_directory_is_found(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_object_without_namespace_gets_default_namespace() -> None:
-    """Check that an object without a namespace gets kubectl's default namespace unless it is cluster-scoped."""
+    """Check that an object without a namespace gets kubectl's default namespace, unless it is cluster-scoped."""
     broker, service = (
         {"kind": "Broker", "metadata": {"name": "b"}},
         {"kind": "Service", "metadata": {"namespace": "own"}},
@@ -148,7 +148,7 @@ def test_object_without_namespace_gets_default_namespace() -> None:
 
 
 def test_kinds_defined_in_overlay_need_not_be_served() -> None:
-    """Check that the cluster need not serve a kind whose CustomResourceDefinition is in the overlay."""
+    """Check that a kind whose CustomResourceDefinition is in the overlay need not be served by the cluster."""
     definition = {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -184,7 +184,7 @@ def test_kinds_defined_in_overlay_need_not_be_served() -> None:
     ids=["deployment", "cron-job", "other-image", "sealed-secret", "no-containers", "text", "null"],
 )
 def test_only_pod_templates_are_checked_for_placeholder_image(spec: Any, is_reported: bool) -> None:
-    """Check that only pod templates are searched for images; other kinds may have a different field `template`."""
+    """Check that only pod templates are searched for images, since a field `template` may have another meaning."""
     object_names = preflight.list_objects_with_placeholder_image(
         [{"kind": "Thing", "metadata": {"name": "t"}, "spec": spec}, {"metadata": {}}]
     )
@@ -194,8 +194,8 @@ def test_only_pod_templates_are_checked_for_placeholder_image(spec: Any, is_repo
 
 @pytest.mark.slow
 @proves("NMO-26", "NMO-26a", "KNM-7")
-def test_functional_test_drains_and_restores_given_node(running_state_dir: Path) -> None:
-    """Check that the functional test drains the given node completely, and restores it."""
+def test_cluster_functest_drains_and_restores_given_node(running_state_dir: Path) -> None:
+    """Check that `make cluster-functest` drains the given node completely, and restores it."""
     spec_before = run_kubectl(running_state_dir, "get", "node", "node-2", "-o", "jsonpath={.spec}")
 
     result = run_make("cluster-functest", "NODE=node-2", **build_environment(running_state_dir))
@@ -209,8 +209,8 @@ def test_functional_test_drains_and_restores_given_node(running_state_dir: Path)
 
 @pytest.mark.slow
 @proves("NMO-26a")
-def test_functional_test_without_node_drains_worker_with_fewest_pods(running_state_dir: Path) -> None:
-    """Check that the functional test drains the worker with the fewest pods if no node is named."""
+def test_cluster_functest_without_node_drains_worker_with_fewest_pods(running_state_dir: Path) -> None:
+    """Check that `make cluster-functest` without NODE drains the worker with the fewest pods."""
     run_kubectl(running_state_dir, "cordon", "node-1")
     run_kubectl(running_state_dir, "delete", "pods", "--all", "-n", "default")
     run_kubectl(running_state_dir, "rollout", "status", "deployment/web", "--timeout=60s")
@@ -224,8 +224,8 @@ def test_functional_test_without_node_drains_worker_with_fewest_pods(running_sta
 
 @pytest.mark.slow
 @proves("NMO-26a")
-def test_functional_test_rejects_unknown_node(running_state_dir: Path) -> None:
-    """Check that, with the name of an unknown node, the functional test lists the nodes and changes nothing."""
+def test_cluster_functest_rejects_unknown_node(running_state_dir: Path) -> None:
+    """Check that `make cluster-functest` with an unknown node lists the nodes, and changes nothing."""
     nodes_before = run_kubectl(
         running_state_dir, "get", "nodes", "-o", "jsonpath={.items[*].metadata.generation} {.items[*].spec}"
     )
@@ -247,7 +247,7 @@ def test_functional_test_rejects_unknown_node(running_state_dir: Path) -> None:
 
 @proves("NMO-26a")
 def test_image_target_requires_container_engine(tmp_path: Path) -> None:
-    """Check that the image target fails with a message if there is no working container engine."""
+    """Check that `make image` fails with a message if no working container engine is installed."""
     for program in Path("/usr/bin").iterdir():
         if program.name not in ("podman", "docker", "buildah"):
             (tmp_path / program.name).symlink_to(program)
@@ -263,7 +263,7 @@ def test_image_target_requires_container_engine(tmp_path: Path) -> None:
 
 @proves("NMO-26a")
 def test_image_is_built_and_pushed_with_version_tag(tmp_path: Path) -> None:
-    """Check that the image is built and pushed with its version tag; a shell script replaces the engine."""
+    """Check that the image is built and pushed with its version tag; a shell script replaces the container engine."""
     engine = tmp_path / "podman"
     engine.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n[ "$1" != "$FAILING" ]\n')
     engine.chmod(0o755)
@@ -285,7 +285,7 @@ def test_image_is_built_and_pushed_with_version_tag(tmp_path: Path) -> None:
 
 @proves("NMO-26a")
 def test_image_is_pushed_to_default_registry_and_deployed(engine_dir: Path) -> None:
-    """Check that the document's command, with only a version, pushes to the default registry, over HTTP.
+    """Check that the documented command, with only a version, pushes to the default registry over HTTP.
 
     `make deploy` then installs this image.
     """
@@ -302,7 +302,7 @@ def test_image_is_pushed_to_default_registry_and_deployed(engine_dir: Path) -> N
 
 @proves("NMO-26a")
 def test_push_requires_version(engine_dir: Path) -> None:
-    """Check that the error for a missing version names the variables and the default registry."""
+    """Check that the error about a missing version names the variables and the default registry."""
     result = run_make("container-build-and-push-community", PATH=f"{engine_dir}:{os.environ['PATH']}")
 
     assert result.returncode != 0
@@ -320,7 +320,7 @@ def engine_dir(tmp_path: Path) -> Path:
 
 
 def pop_logged_calls(engine_dir: Path) -> list[str]:
-    """Return and delete the logged calls of the engine, except for `info`."""
+    """Return and delete the logged calls of the container engine, except for `info`."""
     log_file = engine_dir / "calls"
     lines = log_file.read_text().splitlines()
     log_file.unlink()
@@ -329,7 +329,7 @@ def pop_logged_calls(engine_dir: Path) -> list[str]:
 
 @proves("C30", "KNM-7", "NMO-26")
 def test_combined_and_separate_image_targets_are_equivalent(engine_dir: Path) -> None:
-    """Check that building and pushing in one target or in two runs the same commands, and fails if the engine fails."""
+    """Check that one target for build and push is the same as two targets, and that it fails if the engine fails."""
     variables, path = IMAGE_ARGUMENTS[1:], f"{engine_dir}:{os.environ['PATH']}"
     calls_by_targets = {}
     for targets in ("container-build-and-push-community",), ("container-build", "container-push"):

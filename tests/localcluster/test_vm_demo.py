@@ -1,4 +1,4 @@
-"""Tests for `make demo-vm`, which drains a node with VMs, and exits with 0 if each VM behaved as forecast."""
+"""Tests for `make demo-vm`, which drains a node with VMs, and exits with 0 if each VM behaves as predicted."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_change_of_vm_is_described(before: Uptime, after: Uptime, expected: str)
     [("moves", [ON_NODE_2]), ("blocks", [ON_NODE_2]), ("restarts", [REBOOTED_ON_NODE_2]), ("stops", [DOWN])],
 )
 def test_demo_fails_if_outcome_differs_from_preview(forecast: str, matching_outcomes: list[Uptime]) -> None:
-    """Check that the demo fails if a VM does not behave as the preview has forecast."""
+    """Check that the demo fails if a VM does not behave as the preview has predicted."""
     for after in (ON_NODE_1, ON_NODE_2, REBOOTED_ON_NODE_2, DOWN, Uptime("node-1", SECOND_BOOT)):
         if after in matching_outcomes:
             assert [
@@ -93,9 +93,9 @@ def test_drain_status_is_one_line() -> None:
 
 @proves("DRN-16", "OSV-2", "OSV-3")
 def test_demo_drains_node_with_vm_of_each_kind() -> None:
-    """Check that the demo succeeds: each VM behaved as forecast, and the blocked VM left the node later.
+    """Check that the demo succeeds if each VM behaves as predicted, and the blocked VM leaves the node later.
 
-    The CPU labels changed, and everything that the demo started is stopped.
+    The demo changes the CPU labels, and stops everything that it has started.
     """
     command = ["make", "--no-print-directory", "demo-vm"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS)
@@ -111,7 +111,7 @@ def test_demo_drains_node_with_vm_of_each_kind() -> None:
 
 @proves("DRN-16")
 def test_demo_fails_if_vm_does_not_migrate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Check that the demo fails if a VM is shut down although the preview forecast a migration."""
+    """Check that the demo fails if a VM is shut down although the preview has predicted a migration."""
     vms_file = tmp_path / "machines.yaml"
     vms_file.write_text(vm.VMS_MANIFEST.read_text().replace("evictionStrategy: LiveMigrate, ", "", 1))
     monkeypatch.setattr(vm, "VMS_MANIFEST", vms_file)

@@ -1,4 +1,4 @@
-"""Fetches cert-manager's CRDs from its Go module."""
+"""Fetches the CRDs of cert-manager from its Go module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parses the line `Touches:` in each function's docstring as RBAC rights."""
+"""Parses the line `Touches:` in a function's docstring as RBAC permissions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.sources import ROOT, get_source_path, parse_source
 OWN_NAMESPACE = "node-maintenance"
 NAMESPACES = (OWN_NAMESPACE, "medik8s-leases", "default", "kube-system", "node-upgrade-mutex-operator")
 RULES_REVIEWS_PATH = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
-"""API path of the review that `kubectl auth can-i --list` creates and prints."""
+"""API path of the SelfSubjectRulesReview that `kubectl auth can-i --list` creates and prints."""
 VERB_PATTERN = "get|list|watch|create|patch|delete|assert"
 CLAUSE_PATTERN = rf"[a-z]+(?:/[a-z]+)? (?:{VERB_PATTERN})(?:, (?:{VERB_PATTERN}))*(?: in [a-z0-9-]+)?"
 TOUCHES_PATTERN = re.compile(
@@ -49,7 +49,7 @@ GROUPS_BY_RESOURCE = {
     **dict.fromkeys(("virtualmachineinstancemigrations", "kubevirts"), ("kubevirt.io",)),
     "hyperconvergeds": ("hco.kubevirt.io",),
 }
-"""The API groups of each resource; resources of the core group are not listed."""
+"""Resource → API groups; resources of the core group are not listed."""
 SOURCE_BY_ACCOUNT = {
     **{name: get_source_path(name) for name in FUNCTIONS},
     "podsource": ROOT / "eventing" / "podsource" / "watcher.py",
@@ -57,7 +57,7 @@ SOURCE_BY_ACCOUNT = {
 
 
 class Right(NamedTuple):
-    """A permitted verb on a resource in one namespace, or in the whole cluster if the namespace is ""."""
+    """A permitted verb on a resource, in one namespace or, if the namespace is "", in the whole cluster."""
 
     group: str
     resource: str
@@ -66,7 +66,7 @@ class Right(NamedTuple):
 
 
 def parse_touches(docstring: str) -> set[Right]:
-    """Return the rights in a docstring's line `Touches:`. Raises `ValueError` if the line is missing or malformed."""
+    """Return the permissions in the docstring's line `Touches:`. Raises `ValueError` if the line is malformed."""
     (line,) = TOUCHES_PATTERN.findall(docstring)
     clauses = [] if line.startswith("nothing") else re.split(r";\s", line)
     return {right for clause in clauses for right in _parse_clause(clause)}
@@ -84,7 +84,7 @@ def read_documented_rights(account: str) -> set[Right]:
 
 
 async def list_allowed_rights(api: Api, namespace: str) -> set[Right]:
-    """Return the caller's rights in a namespace, as the API server reports them."""
+    """Return the caller's permissions in a namespace, as the API server reports them."""
     status = (await api.create(RULES_REVIEWS_PATH, {"spec": {"namespace": namespace}}))["status"]
     assert not status["incomplete"]
     return {
@@ -97,5 +97,5 @@ async def list_allowed_rights(api: Api, namespace: str) -> set[Right]:
 
 
 def filter_by_namespace(rights: set[Right], namespace: str) -> set[Right]:
-    """Return the rights that apply in a namespace."""
+    """Return the permissions that apply in this namespace."""
     return {right._replace(namespace=namespace) for right in rights if right.namespace in ("", namespace)}

@@ -30,7 +30,7 @@ HOOK_ANNOTATION = "helm.sh/hook"
 def run_helm(
     *arguments: str | Path, values: Values | None = None, kubeconfig: Path | None = None, check: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """Run Helm with these values; its own files are in a directory that no other program uses.
+    """Run Helm with these chart values, and with a separate directory for Helm's own files.
 
     Raises `AssertionError` with Helm's output if it fails, unless `check` is false.
     """
@@ -50,18 +50,18 @@ def run_helm(
 
 
 def render_release(values: Values) -> list[Manifest]:
-    """Render the chart as `helm install` would, without a cluster, and return all objects."""
+    """Render the chart like `helm install`, but without a cluster, and return all objects."""
     return parse_manifests(run_helm("template", RELEASE, CHART_DIR, "--namespace", NAMESPACE, values=values).stdout)
 
 
 def parse_manifests(text: str) -> list[Manifest]:
-    """Return the objects in Helm's output."""
+    """Return the Kubernetes objects in Helm's output."""
     documents = yaml.load_all(text, Loader=YAML_LOADER)
     return [document for document in documents if document is not None]
 
 
 def normalize(objects: list[Manifest]) -> dict[tuple[str, str, str, str], Manifest]:
-    """Return the objects without Helm's additions, by their identity.
+    """Return identity → object, without Helm's additions.
 
     These are the hooks of `helm test`, the annotation of kept objects, and the Secret `signing`, which `make deploy`
     creates for an overlay.
@@ -82,7 +82,7 @@ def normalize(objects: list[Manifest]) -> dict[tuple[str, str, str, str], Manife
 
 
 def build_values(combination: Combination) -> dict[str, Any]:
-    """Return the chart's values for a combination, with the tests' image."""
+    """Return the chart values for a combination of options, with the tests' image."""
     values: dict[str, Any] = {**IMAGE_VALUES}
     for path, text in combination.items():
         *parents, name = path.split(".")

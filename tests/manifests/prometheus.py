@@ -1,4 +1,4 @@
-"""Fetches and installs the Prometheus operator's CRDs that the component `monitoring` needs."""
+"""Fetches and installs the CRDs of the Prometheus operator that the component `monitoring` needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CRD_PLURALS = ("podmonitors", "prometheusrules")
 
 
 def install_crds(cluster: LocalCluster) -> None:
-    """Apply the Prometheus operator's CRDs, and wait until they are served."""
+    """Apply the CRDs of the Prometheus operator, and wait until they are served."""
     for file in fetch_crds():
         cluster.kubectl("apply", "--server-side", "-f", file)
     cluster.wait_for_crds(*(f"{kind}.monitoring.coreos.com" for kind in CRD_PLURALS))

@@ -1,4 +1,4 @@
-"""Runs an applied install: its workloads are local processes that use the ServiceAccounts in their manifests."""
+"""Runs an applied install: its workloads are local processes with the ServiceAccounts in their manifests."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.manifests.rendering import ROOT, Manifest, filter_by_kind
 from tests.workload import build_pod
 
 SERVING_FIELDS = ("containerConcurrency", "timeoutSeconds")
-"""Fields in the pod template of a Knative Service that only Serving uses."""
+"""Fields in the pod template of a Knative Service that only Knative Serving uses."""
 MIN_SCALE_ANNOTATION = "autoscaling.knative.dev/min-scale"
 COMPONENT_SOURCE_ACCOUNTS = ("certificate-sources", "virtualization-sources", "cpu-label-sources")
-"""Accounts of sources that do not run here: the local delivery uses one account for all ApiServerSources."""
+"""ServiceAccounts of event sources that do not run here; the local delivery uses one account for all of them."""
 
 
 class RunningInstall(Startable):
-    """The functions of an install with a single Service, and its sources and Triggers in the local delivery.
+    """The functions of an install with a single Service; the local delivery runs the install's sources and Triggers.
 
     Args:
         cluster: A cluster to which the install was applied.
@@ -54,14 +54,14 @@ class RunningInstall(Startable):
             wait_until_ready(server.name, partial(is_ready, url), [server], timeout=30)
 
     def stop(self) -> None:
-        """Kill both processes, the delivery first."""
+        """Kill both processes; the local delivery is killed first."""
         kill_all(self._servers)
 
 
 def _is_in_shared_process(manifest: Manifest) -> bool:
     """Return whether the object belongs to the process that serves all functions, or to its sources and Triggers.
 
-    The webhook, and the function that renews certificates, do not run here.
+    The admission webhook and the function `renew-certificates` do not run here.
     """
     labels = manifest["metadata"].get("labels") or {}
     account = (manifest.get("spec") or {}).get("serviceAccountName")
@@ -92,7 +92,7 @@ def _build_delivery(
 
 
 def _get_kubeconfig(cluster: LocalCluster, workload: Manifest) -> Path:
-    """Write a kubeconfig for the ServiceAccount that a workload uses, and return its path."""
+    """Write a kubeconfig for the ServiceAccount of a workload, and return its path."""
     spec = workload["spec"]
     account = spec.get("serviceAccountName") or spec["template"]["spec"]["serviceAccountName"]
     return write_account_kubeconfig(cluster, workload["metadata"]["namespace"], account)
@@ -125,7 +125,7 @@ def build_deployment(workload: Manifest) -> Manifest:
 
 
 def check_drain_and_restore(cluster: LocalCluster) -> None:
-    """Check that the oldest API's sample drains its node, and that deleting the sample uncordons the node."""
+    """Check that the oldest API group's sample drains its node, and that deleting the sample uncordons the node."""
     sample = ROOT / "deploy" / "crds" / "nodemaintenance_cr.yaml"
     node = yaml.safe_load(sample.read_text())["spec"]["nodeName"]
     pod = {"apiVersion": "v1", "kind": "Pod", **build_pod(node, "web")}

@@ -1,4 +1,4 @@
-"""Tests for the admission webhook's manifests: the rights of its account, its rules, and its Secret."""
+"""Tests for the manifests of the admission webhook: its account's permissions, its rules, and its Secret."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ def read_documented_rights() -> set[Right]:
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
-def test_webhook_account_has_documented_rights_only(installed_cluster: LocalCluster, namespace: str) -> None:
-    """Design rule 7: the webhook's account has exactly the documented rights, which are read-only."""
+def test_webhook_service_account_has_only_documented_permissions(
+    installed_cluster: LocalCluster, namespace: str
+) -> None:
+    """Design rule 7: the webhook's ServiceAccount has exactly the documented permissions, which are read-only."""
     installed_cluster.kubectl("apply", "--server-side", "-f", COMPONENT_DIR / "rbac.yaml")
 
     assert list_extra_rights(installed_cluster, "validate", namespace) == filter_by_namespace(
@@ -39,11 +41,11 @@ def test_webhook_account_has_documented_rights_only(installed_cluster: LocalClus
 
 @proves("NMO-18")
 @pytest.mark.parametrize("overlay_name", ADMISSION_OVERLAYS)
-def test_webhook_is_called_only_for_creations_and_fails_open(overlay_name: str) -> None:
-    """Check that the webhook is called only for creations, and that its failure rejects no request.
+def test_webhook_handles_only_creations_and_fails_open(overlay_name: str) -> None:
+    """Check that the webhook is called only for creations, and that a failed call rejects no request.
 
-    Finalizers can therefore always be removed, and nodes can be maintained while the webhook is down. Without a CA
-    bundle the configuration has no rules: an annotation contains the rules until the CA bundle is set.
+    Finalizers can therefore always be removed, and nodes can be drained while the webhook is down. Until its CA bundle
+    is set, the webhook configuration has no rules, and an annotation contains the rules.
     """
     (configuration,) = filter_by_kind(render_overlay(overlay_name), "ValidatingWebhookConfiguration")
     (webhook,) = configuration["webhooks"]
@@ -60,7 +62,7 @@ def test_webhook_is_called_only_for_creations_and_fails_open(overlay_name: str) 
 
 
 @pytest.mark.parametrize("name", ADMISSION_OVERLAYS)
-def test_pod_service_certificate_and_webhook_configuration_match(name: str) -> None:
+def test_pod_service_certificate_and_webhook_configuration_have_matching_names(name: str) -> None:
     objects = render_overlay(name)
     (configuration,) = filter_by_kind(objects, "ValidatingWebhookConfiguration")
     service_reference = configuration["webhooks"][0]["clientConfig"]["service"]
@@ -82,8 +84,8 @@ def test_pod_service_certificate_and_webhook_configuration_match(name: str) -> N
     assert {"name": volume["name"], "mountPath": "/etc/admission", "readOnly": True} in container["volumeMounts"]
 
 
-def test_admission_component_grants_no_rights_to_secrets() -> None:
-    """Check that the component grants no rights to Secrets, because the Secret of the certificate is mounted."""
+def test_admission_component_grants_no_permissions_for_secrets() -> None:
+    """Check that the component grants no permissions for Secrets, because the certificate's Secret is mounted."""
     rules = [
         rule for role in yaml.safe_load_all((COMPONENT_DIR / "rbac.yaml").read_text()) for rule in role.get("rules", [])
     ]

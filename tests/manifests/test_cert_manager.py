@@ -1,4 +1,4 @@
-"""Tests for the component `cert-manager` on a real API server with cert-manager's CRDs.
+"""Tests for the component `cert-manager` on a real API server with the CRDs of cert-manager.
 
 The API server must accept the component's objects unchanged, and `renew-certificates` must then write nothing.
 """
@@ -30,7 +30,7 @@ STRICT_APPLY = ("apply", "--server-side", "--validate=strict", "--force-conflict
 
 @pytest.fixture(scope="module")
 def cert_manager_cluster(installed_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """Yield the installed cluster with cert-manager's CRDs, but without cert-manager itself."""
+    """Yield the installed cluster with the CRDs of cert-manager, but without cert-manager itself."""
     crds = [yaml.safe_load(file.read_text()) for file in cert_manager.fetch_crds()]
     for crd in crds:
         crd["metadata"] = {"name": crd["metadata"]["name"]}  # All other metadata contains Helm templates.
@@ -43,7 +43,7 @@ def cert_manager_cluster(installed_cluster: LocalCluster) -> Iterator[LocalClust
 
 @proves("OSV-23")
 def test_api_server_keeps_all_fields_of_cert_manager_objects(cert_manager_cluster: LocalCluster) -> None:
-    """Check that cert-manager's schemas accept and keep each field of the component's objects."""
+    """Check that the schemas of cert-manager accept and keep each field of the component's objects."""
     manifests = list(yaml.safe_load_all((COMPONENT_DIR / "certificates.yaml").read_text()))
 
     cert_manager_cluster.kubectl(*STRICT_APPLY, COMPONENT_DIR / "certificates.yaml")
@@ -55,7 +55,7 @@ def test_api_server_keeps_all_fields_of_cert_manager_objects(cert_manager_cluste
 
 
 def test_api_server_rejects_unknown_field_in_certificate(cert_manager_cluster: LocalCluster) -> None:
-    """Check that the strict validation of the applied objects rejects an unknown field."""
+    """Check that the strict field validation of the applied objects rejects an unknown field."""
     manifest = (COMPONENT_DIR / "certificates.yaml").read_text().replace("renewBefore:", "renewAfter:")
 
     with pytest.raises(Exception, match="renewAfter"):
@@ -78,8 +78,8 @@ def test_ca_injection_annotation_names_certificate_of_cert_manager() -> None:
 
 @pytest.mark.slow
 @proves("OSV-23")
-def test_renewal_writes_nothing_if_cert_manager_manages_the_secret(cert_manager_cluster: LocalCluster) -> None:
-    """Check that a renewal writes nothing if cert-manager manages the Secret and the webhook configuration.
+def test_renewal_writes_nothing_if_cert_manager_manages_secret(cert_manager_cluster: LocalCluster) -> None:
+    """Check that `renew-certificates` writes nothing if cert-manager manages Secret and webhook configuration.
 
     Neither object has the component label.
     """

@@ -1,4 +1,4 @@
-"""Tests for the console's components: the objects that they add to an install, and the rights of their account."""
+"""Tests for the console's components: the objects that they add, and the permissions of their ServiceAccount."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def render_added_objects(directory: Path, *components: str) -> list[Manifest]:
 
 
 def list_granted_rights(objects: list[Manifest]) -> set[Right]:
-    """Return the rights that the Roles and ClusterRoles among the objects grant."""
+    """Return the permissions that the Roles and ClusterRoles among the objects grant."""
     return {
         Right(group, resource, verb, role["metadata"].get("namespace", ""))
         for role in filter_by_kind(objects, "ClusterRole", "Role")
@@ -64,16 +64,16 @@ def list_granted_rights(objects: list[Manifest]) -> set[Right]:
 
 
 def read_documented_rights(*modules: str) -> set[Right]:
-    """Return the rights in the lines `Touches:` of these modules in `console`."""
+    """Return the permissions in the lines `Touches:` of these modules in `console`."""
     docstrings = (ast.get_docstring(parse_source(ROOT / "console" / module)) or "" for module in modules)
     return {right for docstring in docstrings for right in parse_touches(docstring)}
 
 
 @pytest.mark.slow
-def test_console_account_may_only_read(tmp_path: Path) -> None:
-    """Design rule 7: the console's account has exactly the documented rights, which are read-only.
+def test_console_service_account_may_only_read(tmp_path: Path) -> None:
+    """Design rule 7: the console's ServiceAccount has exactly the documented permissions, which are read-only.
 
-    A TokenReview stores nothing. For everything else, the console uses the rights of its callers.
+    A TokenReview stores nothing. For everything else, the console uses its callers' permissions.
     """
     rights = list_granted_rights(render_added_objects(tmp_path, "console"))
 
@@ -81,14 +81,14 @@ def test_console_account_may_only_read(tmp_path: Path) -> None:
     assert {right.verb for right in rights if right.resource != "tokenreviews"} == {"list", "watch"}
 
 
-def test_proxied_console_has_documented_rights_only(tmp_path: Path) -> None:
-    """Check that the component `proxied` adds only the rights to check the callers' permissions."""
+def test_proxied_console_has_only_documented_permissions(tmp_path: Path) -> None:
+    """Check that the component `proxied` adds only the permissions to check the callers' permissions."""
     modules = ("web/app.py", "web/journal_api.py", "web/callers.py")
     assert list_granted_rights(render_added_objects(tmp_path, "console", "proxied")) == read_documented_rights(*modules)
 
 
-def test_console_pods_are_confined_and_spread(tmp_path: Path) -> None:
-    """Check that the console's two pods are confined, spread over the nodes, and read the journal's URL from a Secret.
+def test_console_pods_are_restricted_and_run_on_different_nodes(tmp_path: Path) -> None:
+    """Check that the console's two pods are restricted, on different nodes, and read the journal's URL from a Secret.
 
     One of the pods then keeps running while a node is drained.
     """
@@ -116,7 +116,7 @@ def test_console_pods_are_confined_and_spread(tmp_path: Path) -> None:
 
 
 def test_proxied_component_sets_headers_and_secret(tmp_path: Path) -> None:
-    """Check that the component `proxied` sets the header variables and mounts the proxy's secret."""
+    """Check that the component `proxied` sets the header variables, and mounts the proxy's secret."""
     (pod,) = get_pod_templates(render_added_objects(tmp_path, "console", "proxied")).values()
 
     container = pod["spec"]["containers"][0]
@@ -133,8 +133,8 @@ def test_proxied_component_sets_headers_and_secret(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_impersonation_is_a_separate_component(tmp_path: Path) -> None:
-    """Check that only the component `impersonating` grants impersonation, which amounts to all rights."""
+def test_only_component_impersonating_grants_impersonation(tmp_path: Path) -> None:
+    """Check that only the component `impersonating` grants impersonation, which is equivalent to all permissions."""
     components = ("console", "proxied", "impersonating")
     base, complete = (tmp_path / name for name in ("without", "whole"))
     for folder in (base, complete):
@@ -151,7 +151,7 @@ def test_impersonation_is_a_separate_component(tmp_path: Path) -> None:
 
 
 def test_network_policies_restrict_traffic_to_and_from_console(tmp_path: Path) -> None:
-    """Check that only labelled pods in its namespace can reach the console, which can reach the functions."""
+    """Check that only labeled pods in the console's namespace can reach the console, which can reach the functions."""
     policies = {
         policy["metadata"]["name"]: policy["spec"]
         for policy in filter_by_kind(render_added_objects(tmp_path, "console"), "NetworkPolicy")
@@ -164,7 +164,7 @@ def test_network_policies_restrict_traffic_to_and_from_console(tmp_path: Path) -
     assert replay["from"] == [{"podSelector": {"matchLabels": CONSOLE_LABELS}}]
 
 
-def test_journal_has_own_process_and_account_without_rights(tmp_path: Path) -> None:
+def test_journal_api_has_own_process_and_account_without_permissions(tmp_path: Path) -> None:
     """Check that the journal API has its own port and process, and that its tokens have no other use.
 
     Every pod can reach the port. A failed probe of this container would make the console's pod unready.
@@ -197,7 +197,7 @@ def test_journal_has_own_process_and_account_without_rights(tmp_path: Path) -> N
 def test_api_server_accepts_console_components(
     installed_cluster: LocalCluster, tmp_path: Path, components: tuple[str, ...]
 ) -> None:
-    """NMO-24: a real API server accepts the components' objects with strict validation."""
+    """NMO-24: a real API server accepts the components' objects with strict field validation."""
     objects = render_added_objects(tmp_path, *components)
 
     result = installed_cluster.kubectl(
@@ -210,7 +210,7 @@ def test_api_server_accepts_console_components(
 
 @pytest.fixture
 def console_client(knative_cluster: LocalCluster, receiver: Receiver) -> Iterator[SyncClient]:
-    """Yield an API client with the account and rights of the console, on a cluster with a Broker and a Trigger."""
+    """Yield an API client with the console's ServiceAccount, on a cluster with a Broker and a Trigger."""
     admin, eventing_path = knative_cluster.get_client(), f"/apis/eventing.knative.dev/v1/namespaces/{DEFAULT_NAMESPACE}"
     knative_cluster.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": DEFAULT_NAMESPACE}}])
     knative_cluster.kubectl("apply", "-f", RBAC_FILE)
@@ -225,7 +225,7 @@ def console_client(knative_cluster: LocalCluster, receiver: Receiver) -> Iterato
     kubeconfig = write_account_kubeconfig(knative_cluster, DEFAULT_NAMESPACE, "console")
     with closing(SyncClient(str(kubeconfig))) as client:
         yield client
-    kubeconfig.unlink()  # Its token is invalid once the account is deleted.
+    kubeconfig.unlink()  # The client's token is invalid once its ServiceAccount is deleted.
     knative_cluster.kubectl("delete", "-f", RBAC_FILE)
     knative_cluster.kubectl("delete", "trigger/taint-on-node-cordoned", "broker/default", "-n", DEFAULT_NAMESPACE)
 
@@ -235,10 +235,10 @@ def _build_eventing_object(kind: str, name: str) -> Manifest:
 
 
 @pytest.mark.slow
-def test_console_account_finds_functions_and_broker(
+def test_console_service_account_finds_functions_and_broker(
     knative_cluster: LocalCluster, console_client: SyncClient, receiver: Receiver
 ) -> None:
-    """Check that the console's account may list Triggers and Brokers in its namespace to find functions and Broker."""
+    """Check that the console may list Triggers and Brokers in its namespace, to find the functions and the Broker."""
     reference = events.ObjectReference(MEDIK8S.api_version, "node-1", "uid-1")
     event = events.build_event(events.NODE_CORDONED, "cordon", reference, "node-1")
     entry = Entry(1, datetime.now(timezone.utc), event)

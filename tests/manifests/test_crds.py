@@ -1,4 +1,4 @@
-"""Tests for the three NodeMaintenance APIs as served by a real API server."""
+"""Tests for the three CRDs of NodeMaintenance, as a real API server serves them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def build_manifest(name: str, spec: Any, api_version: str = MEDIK8S.api_version)
 
 @pytest.fixture
 def sample_name(installed_cluster: LocalCluster) -> Iterator[str]:
-    """Yield the name of a NodeMaintenance of the medik8s group for a node that does not exist."""
+    """Yield the name of a medik8s NodeMaintenance for a node that does not exist."""
     name = "crd-sample"
     installed_cluster.kubectl(
         "create", "-f", "-", input=build_manifest(name, {"nodeName": "crd-node", "reason": "first"})
@@ -49,7 +49,7 @@ def sample_name(installed_cluster: LocalCluster) -> Iterator[str]:
 
 @pytest.fixture
 def kubectl_without_cache(installed_cluster: LocalCluster, tmp_path: Path) -> Any:
-    """Return a function that runs kubectl with an empty discovery cache at the first call."""
+    """Return a function that runs kubectl, with an empty discovery cache for its first call."""
     return lambda *arguments: installed_cluster.kubectl(*arguments, "--cache-dir", tmp_path, check=False)
 
 
@@ -62,15 +62,15 @@ def test_three_api_groups_have_same_schema_and_columns() -> None:
 
 
 @proves("C2")
-def test_crd_files_serve_the_api_groups_in_the_code() -> None:
-    """C2: the CRD files serve the three groups of the code, each with its version."""
+def test_crd_files_serve_api_groups_in_code() -> None:
+    """C2: the CRD files serve the three API groups in the code, each with its version."""
     specs = [read_crd(file)["spec"] for file in CRD_FILES]
 
     assert [f"{spec['group']}/{spec['versions'][0]['name']}" for spec in specs] == list(GROUPS)
 
 
 def test_every_field_in_crd_has_description() -> None:
-    """Check that each field has a description, which `kubectl explain` prints."""
+    """Check that each field in the CRD has a description, which `kubectl explain` prints."""
     schema = read_crd(CRD_FILES[0])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
     # The API server adds the description of `metadata`.
@@ -78,15 +78,15 @@ def test_every_field_in_crd_has_description() -> None:
 
 
 def find_fields_without_description(schema: dict[str, Any], path: str) -> Iterator[str]:
-    """Yield the paths of the fields that have no description."""
+    """Yield the paths of the schema's fields that have no description."""
     for name, child in schema.get("properties", schema.get("items", {}).get("properties", {})).items():
         if "description" not in child:
             yield f"{path}.{name}"
         yield from find_fields_without_description(child, f"{path}.{name}")
 
 
-def test_file_paths_in_document_of_oldest_api_exist() -> None:
-    """DRN-12: both paths in the oldest API group's document exist, and the CRD's path is a link to the only copy."""
+def test_file_paths_in_documentation_of_oldest_api_exist() -> None:
+    """DRN-12: both paths in the oldest API's documentation exist; the CRD's path is a link to the only copy."""
     file = ROOT / "deploy/crds/nodemaintenance_crd.yaml"
 
     assert file.samefile(CRD_FILES[2])
@@ -98,7 +98,7 @@ def test_file_paths_in_document_of_oldest_api_exist() -> None:
 
 @proves("NMO-1")
 def test_api_resources_prints_kind_with_short_name(installed_cluster: LocalCluster, kubectl_without_cache: Any) -> None:
-    """NMO-1, C7: the short name `nm` belongs to the medik8s group, and the resources are cluster-scoped."""
+    """NMO-1, C7: the short name `nm` is the medik8s group's, and the resources are cluster-scoped."""
     listed = kubectl_without_cache("api-resources", "--no-headers").stdout.splitlines()
     rows = [line.split() for line in listed if line.startswith("nodemaintenances ")]
 
@@ -108,8 +108,8 @@ def test_api_resources_prints_kind_with_short_name(installed_cluster: LocalClust
 
 @proves("NMO-1", "NMO-2")
 @pytest.mark.parametrize("file", SAMPLE_FILES, ids=lambda file: file.name)
-def test_sample_is_accepted_unchanged(installed_cluster: LocalCluster, file: Path) -> None:
-    """NMO-1, KNM-1, OSV-11: the API server accepts every sample file unchanged, and keeps reason and node (NMO-2)."""
+def test_api_server_accepts_sample_unchanged(installed_cluster: LocalCluster, file: Path) -> None:
+    """NMO-1, KNM-1, OSV-11: the API server accepts every sample unchanged, and keeps reason and node (NMO-2)."""
     result = installed_cluster.kubectl("apply", "--dry-run=server", "-o", "json", "-f", file)
 
     assert json.loads(result.stdout)["spec"] == yaml.safe_load(file.read_text())["spec"]
@@ -139,7 +139,7 @@ def test_sample_is_accepted_unchanged(installed_cluster: LocalCluster, file: Pat
 )
 @pytest.mark.parametrize("api_version", [MEDIK8S.api_version, KUBEVIRT.api_version])
 def test_invalid_spec_is_rejected(installed_cluster: LocalCluster, api_version: str, spec: Any, message: str) -> None:
-    """NMO-2, KNM-1: the API server rejects the object and names the field without a webhook (NMO-18)."""
+    """NMO-2, KNM-1: the API server rejects an invalid spec without a webhook, and names the field (NMO-18)."""
     body = json.loads(build_manifest("crd-refused", spec, api_version))
     if spec is None:
         del body["spec"]
@@ -199,7 +199,7 @@ def test_invalid_spec_is_rejected(installed_cluster: LocalCluster, api_version: 
     ],
 )
 def test_invalid_drain_options_are_rejected(installed_cluster: LocalCluster, drain: Any, message: str) -> None:
-    """DRN-1a, NMO-18: the schema rejects an invalid `spec.drain` and names the field."""
+    """DRN-1a, NMO-18: the schema rejects an invalid `spec.drain`, and names the field."""
     body = build_manifest("crd-refused", {"nodeName": "n", "drain": drain})
 
     result = installed_cluster.kubectl("create", "--validate=false", "-f", "-", input=body, check=False)
@@ -250,10 +250,10 @@ def test_api_server_keeps_every_drain_option(installed_cluster: LocalCluster, ap
         (f"https://{'a' * 254}", False),
     ],
 )
-def test_only_plain_addresses_are_accepted_for_notifications(
+def test_invalid_notification_url_is_rejected(
     installed_cluster: LocalCluster, api_version: str, url: str, is_valid: bool
 ) -> None:
-    """NMO-18: the schema rejects a `spec.notify.url` that `notify-owners` would refuse, and names the field."""
+    """NMO-18: the schema rejects a `spec.notify.url` that `notify-owners` would not accept, and names the field."""
     body = build_manifest("crd-notify", {"nodeName": "n", "notify": {"url": url}}, api_version)
 
     result = installed_cluster.kubectl(
@@ -270,7 +270,7 @@ def test_only_plain_addresses_are_accepted_for_notifications(
 
 @proves("DRN-1a")
 def test_drain_options_may_be_changed_at_any_time(installed_cluster: LocalCluster, sample_name: str) -> None:
-    """DRN-1a: `spec.drain` can be changed and removed at any time."""
+    """DRN-1a: `spec.drain` may be changed and removed at any time."""
     for drain in ({"force": False}, {"force": True}, None):
         installed_cluster.kubectl(
             "patch", MEDIK8S_CRD_NAME, sample_name, "--type=merge", "-p", json.dumps({"spec": {"drain": drain}})
@@ -279,7 +279,7 @@ def test_drain_options_may_be_changed_at_any_time(installed_cluster: LocalCluste
 
 @proves("NMO-21")
 def test_node_name_of_maintenance_cannot_be_changed(installed_cluster: LocalCluster, sample_name: str) -> None:
-    """NMO-21: the API server rejects a changed `spec.nodeName` and suggests creating a new NodeMaintenance."""
+    """NMO-21: the API server rejects a changed `spec.nodeName`, and suggests creating a new NodeMaintenance."""
     patch = '{"spec": {"nodeName": "another"}}'
 
     result = installed_cluster.kubectl("patch", MEDIK8S_CRD_NAME, sample_name, "--type=merge", "-p", patch, check=False)
@@ -293,7 +293,7 @@ def test_node_name_of_maintenance_cannot_be_changed(installed_cluster: LocalClus
 
 @proves("NMO-2")
 def test_reason_may_be_changed_at_any_time(installed_cluster: LocalCluster, sample_name: str) -> None:
-    """NMO-2: `spec.reason` can be changed at any time."""
+    """NMO-2: `spec.reason` may be changed at any time."""
     installed_cluster.kubectl(
         "patch", MEDIK8S_CRD_NAME, sample_name, "--type=merge", "-p", '{"spec": {"reason": "second"}}'
     )
@@ -305,7 +305,7 @@ def test_reason_may_be_changed_at_any_time(installed_cluster: LocalCluster, samp
 
 
 @proves("KNM-2", "C1")
-def test_api_server_keeps_all_status_fields_with_both_spellings_of_totalpods(
+def test_api_server_keeps_all_status_fields_and_both_spellings_of_totalpods(
     installed_cluster: LocalCluster, sample_name: str
 ) -> None:
     """KNM-2, C1: the schema contains every status field; the API server would silently drop any other field."""
@@ -351,7 +351,7 @@ def test_api_server_keeps_all_status_fields_with_both_spellings_of_totalpods(
 def test_api_server_rejects_invalid_status(
     installed_cluster: LocalCluster, sample_name: str, status: dict[str, Any]
 ) -> None:
-    """NMO-10, C6: the schema rejects an unknown phase, and progress outside the range of 0 to 100."""
+    """NMO-10, C6: the schema rejects an unknown phase, and a progress outside of 0 to 100."""
     patch = json.dumps({"status": status})
 
     result = installed_cluster.kubectl(
@@ -361,8 +361,8 @@ def test_api_server_rejects_invalid_status(
     assert result.returncode == 1
 
 
-def test_field_selector_selects_by_node_name(installed_cluster: LocalCluster, sample_name: str) -> None:
-    """NMO-22: one request with a field selector lists the NodeMaintenances of a node."""
+def test_field_selector_selects_maintenances_by_node_name(installed_cluster: LocalCluster, sample_name: str) -> None:
+    """NMO-22: one list request with a field selector returns the NodeMaintenances of a node."""
     output = installed_cluster.kubectl(
         "get", MEDIK8S_CRD_NAME, "-o", "name", "--field-selector=spec.nodeName=crd-node"
     ).stdout
@@ -391,7 +391,7 @@ def test_kubectl_get_prints_node_phase_progress_pending_and_age(
 def test_bare_resource_names_refer_to_documented_api_group(
     installed_cluster: LocalCluster, sample_name: str, kubectl_without_cache: Any
 ) -> None:
-    """C7: without the oldest API's CRD, `nodemaintenance` means KubeVirt's resource, and `nm` that of medik8s."""
+    """C7: without the oldest API's CRD, `nodemaintenance` is KubeVirt's resource, and `nm` that of medik8s."""
     assert installed_cluster.kubectl("get", "crd", "nodemaintenances.kubevirt.io", check=False).returncode != 0
 
     assert (

@@ -1,4 +1,4 @@
-"""Tests for the component `deleting`: the right to delete pods, which only `spec.drain.disableEviction` needs."""
+"""Tests for the component `deleting`: the permission to delete pods, for `spec.drain.disableEviction`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.proofs import proves
 
 
 def render_added_objects(directory: Path, overlay_name: str) -> list[Manifest]:
-    """Return the objects that the component adds to an overlay."""
+    """Return the objects that the component `deleting` adds to an overlay."""
     manifests_path = f"{'../' * len(directory.parts[1:])}{MANIFESTS.relative_to('/')}"
     kustomization = {
         "resources": [f"{manifests_path}/overlays/{overlay_name}"],
@@ -30,7 +30,7 @@ def render_added_objects(directory: Path, overlay_name: str) -> list[Manifest]:
 def test_evict_function_may_delete_pods_only_with_component_deleting(
     tmp_path: Path, overlay_name: str, account: str
 ) -> None:
-    """DRN-1a: the component permits `evict` to delete pods; without the component, no account may delete pods."""
+    """DRN-1a: the component lets `evict` delete pods; without it, no ServiceAccount may delete pods."""
     role, binding = render_added_objects(tmp_path, overlay_name)
 
     accounts = {

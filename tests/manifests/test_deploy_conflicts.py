@@ -33,7 +33,7 @@ def render_broker_and_service(name: str) -> list[Manifest]:
 
 
 def build_serving_service(cluster: LocalCluster) -> Manifest:
-    """Create a Route, and build the core Service that Serving creates for it; the Route must exist as its owner."""
+    """Create a Route, and build the core Service that Serving creates for it and that the Route owns."""
     route_type = {"apiVersion": "serving.knative.dev/v1", "kind": "Route"}
     route = {**route_type, "metadata": {"name": "begin", "namespace": NAMESPACE}, "spec": {}}
     created = json.loads(cluster.kubectl("create", "-o", "json", "-f", "-", input=json.dumps(route)).stdout)
@@ -44,7 +44,7 @@ def build_serving_service(cluster: LocalCluster) -> Manifest:
 
 
 def write_overlay(directory: Path, manifests: list[Manifest], images: str = IMAGE_OVERRIDE) -> str:
-    """Write an overlay with these objects and an image, and with a ConfigMap that shows whether it was applied."""
+    """Write an overlay with these objects, an image, and a ConfigMap that shows whether the overlay was applied."""
     config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "applied", "namespace": NAMESPACE}}
     (directory / "all.json").write_text(
         json.dumps({"apiVersion": "v1", "kind": "List", "items": [*manifests, config_map]})
@@ -55,7 +55,7 @@ def write_overlay(directory: Path, manifests: list[Manifest], images: str = IMAG
 
 @pytest.fixture
 def current_cluster(knative_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> LocalCluster:
-    """Select the cluster in kubectl's configuration, empty the test namespace, and return the cluster."""
+    """Make the cluster kubectl's current one, empty the test namespace, and return the cluster."""
     monkeypatch.setenv("KUBECONFIG", str(knative_cluster.kubeconfig))
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     knative_cluster.kubectl("apply", "-f", "-", input=json.dumps(namespace))
@@ -70,10 +70,10 @@ def create_objects(cluster: LocalCluster, manifests: list[Manifest]) -> None:
 @pytest.mark.slow
 @proves("NMO-26a")
 @pytest.mark.parametrize("name", ["rabbitmq", "kafka"])
-def test_broker_with_different_class_stops_deployment(current_cluster: LocalCluster, tmp_path: Path, name: str) -> None:
-    """Check that a different Broker class stops the deployment; Eventing's webhook would reject only the Broker.
+def test_deploy_stops_if_broker_class_differs(current_cluster: LocalCluster, tmp_path: Path, name: str) -> None:
+    """Check that a different Broker class stops `make deploy`.
 
-    `kubectl apply` would then apply all other objects.
+    Otherwise, `kubectl apply` would apply all objects except the Broker, which Eventing's webhook would reject.
     """
     create_objects(current_cluster, filter_by_kind(render_broker_and_service("plain"), "Broker"))
 
@@ -89,7 +89,7 @@ def test_broker_with_different_class_stops_deployment(current_cluster: LocalClus
     ("live_overlay", "desired_overlay", "message"),
     [("plain", "knative", "does not belong to"), ("knative", "plain", "belongs to")],
 )
-def test_service_with_different_use_of_knative_serving_stops_deployment(
+def test_deploy_stops_if_only_one_install_uses_knative_serving(
     current_cluster: LocalCluster, tmp_path: Path, live_overlay: str, desired_overlay: str, message: str
 ) -> None:
     """Check that the error names a Service that serves a function with Knative Serving in only one of the installs.
@@ -126,10 +126,10 @@ LOST_RIGHTS_CASES = {
 @pytest.mark.parametrize(
     ("live_overlay", "desired_overlay", "expected"), LOST_RIGHTS_CASES.values(), ids=LOST_RIGHTS_CASES
 )
-def test_accounts_that_lose_rights_are_detected(
+def test_deploy_detects_accounts_that_would_lose_permissions(
     live_overlay: str, desired_overlay: str, expected: set[tuple[str, str]]
 ) -> None:
-    """NMO-26a: `make deploy` detects accounts that would lose rights because it replaces a binding of the same name."""
+    """NMO-26a: `make deploy` detects accounts that would lose permissions because it replaces their binding."""
     assert (
         preflight.find_accounts_losing_roles(
             render_overlay(desired_overlay), filter_by_kind(render_overlay(live_overlay), "ClusterRoleBinding")
@@ -141,10 +141,10 @@ def test_accounts_that_lose_rights_are_detected(
 @pytest.mark.slow
 @proves("NMO-26a")
 @pytest.mark.parametrize("account_exists", [True, False])
-def test_deploy_does_not_remove_rights_of_existing_account(
+def test_deploy_keeps_permissions_of_existing_account(
     current_cluster: LocalCluster, tmp_path: Path, account_exists: bool
 ) -> None:
-    """Check that `make deploy` replaces a ClusterRoleBinding only if the bound account no longer exists."""
+    """Check that `make deploy` replaces a ClusterRoleBinding only if its ServiceAccount no longer exists."""
     (binding, *_) = filter_by_kind(render_overlay("knative"), "ClusterRoleBinding")
     name, account_type = f"account-{account_exists}", {"apiVersion": "v1", "kind": "ServiceAccount"}
     binding = {**binding, "metadata": {"name": name.lower()}}
@@ -168,7 +168,7 @@ def test_deploy_does_not_remove_rights_of_existing_account(
 @pytest.mark.slow
 @proves("NMO-26a")
 def test_placeholder_image_is_rejected(current_cluster: LocalCluster, tmp_path: Path) -> None:
-    """Check that a placeholder image is rejected: no node could pull it, and `kubectl apply` would report no error."""
+    """Check that a placeholder image is rejected: no node could pull it, and `kubectl apply` would not report this."""
     overlay = write_overlay(tmp_path, filter_by_kind(render_broker_and_service("knative"), "Service"), images="")
 
     with pytest.raises(LocalClusterError, match=r"nothing was applied: Service begin would .* `images`"):
@@ -179,8 +179,8 @@ def test_placeholder_image_is_rejected(current_cluster: LocalCluster, tmp_path: 
 
 @pytest.mark.slow
 @proves("NMO-26a")
-def test_selected_image_must_replace_a_placeholder(current_cluster: LocalCluster, tmp_path: Path) -> None:
-    """Check that an image is rejected if the overlay names another one, and replaces the placeholder otherwise."""
+def test_selected_image_must_replace_placeholder(current_cluster: LocalCluster, tmp_path: Path) -> None:
+    """Check that an image replaces the placeholder, and is rejected if the overlay already names another image."""
     services = filter_by_kind(render_broker_and_service("plain"), "Deployment", "Service")
     deployment = next(item for item in filter_by_kind(render_overlay("plain"), "Deployment"))
     deployment["metadata"] = {"name": "begin", "namespace": NAMESPACE}
@@ -196,7 +196,7 @@ def test_selected_image_must_replace_a_placeholder(current_cluster: LocalCluster
 
 
 def test_broker_overlays_share_no_network_policy() -> None:
-    """Check that overlays for different brokers share no network policy, so that a failed switch keeps all policies."""
+    """Check that overlays for different brokers share no NetworkPolicy, so that a failed switch keeps all of them."""
     policies = [
         get_identity(policy)
         for name in BROKER_OVERLAYS

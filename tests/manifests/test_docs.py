@@ -47,7 +47,7 @@ CPU_LABELS_PAGE = (ROOT / "docs/cpu-labels.md").read_text()
 
 
 def parse_table(page: str, heading: str) -> list[list[str]]:
-    """Return the cells of the table below a heading, without its header row."""
+    """Return the cells of the table below a heading, without the table's header row."""
     section = page.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     rows = [row.strip("|").split("|") for row in section.splitlines() if row.startswith("|")]
     return [[cell.strip() for cell in row] for row in rows[2:]]
@@ -61,7 +61,7 @@ def list_images(objects: list[Manifest]) -> set[str]:
 
 
 def test_uninstall_commands_are_in_required_order() -> None:
-    """Check that the uninstall commands remove objects outside of the install in the right order.
+    """Check that the uninstall commands remove the product's changes to other objects in the right order.
 
     Optional components leave labels on other objects, and finalizers that block the deletion of CRDs. The functions
     that remove these labels and finalizers must still run. The oldest API's CRD, which is in no overlay, is removed
@@ -93,7 +93,7 @@ def test_install_page_lists_every_overlay() -> None:
 
 
 def render_documented_overlay(directory: Path, name: str, page: str = INSTALL_PAGE) -> list[Manifest]:
-    """Render the overlay on a page of the docs whose base is the named overlay or component."""
+    """Render the overlay on a documentation page whose base is this overlay or component."""
     (overlay_source,) = [
         source for source in re.findall(r"<<END\n(.*?)\nEND\n", page, re.DOTALL) if f"/{name}]" in source
     ]
@@ -112,7 +112,7 @@ def test_documented_overlay_replaces_every_image(tmp_path: Path) -> None:
 
 
 def test_every_documented_overlay_sets_an_image() -> None:
-    """Check that every overlay in the docs sets an image; otherwise `make deploy` fails, and no pod could start."""
+    """Check that every overlay in docs/ sets an image, without which `make deploy` fails."""
     pages = [page.read_text() for page in sorted((ROOT / "docs").glob("*.md"))]
     kustomizations = re.findall(
         r"^kind: Kustomization\n(.*?)\n(?:END|```)$", "\n".join(pages), re.DOTALL | re.MULTILINE
@@ -137,7 +137,7 @@ CHECKED_PAGES = (
     "page", [page for page in CHECKED_PAGES if page.name != "requirements.md"], ids=lambda page: page.name
 )
 def test_page_does_not_refer_to_requirement_documents(page: Path) -> None:
-    """Check that the page does not refer to requirement documents, which readers do not have.
+    """Check that the page does not refer to requirement documents, which its readers do not have.
 
     Only docs/requirements.md may refer to them.
     """
@@ -158,7 +158,7 @@ JOURNAL_WORKLOADS = {
     ids=JOURNAL_WORKLOADS,
 )
 def test_documented_command_reads_journal(name: str, kind: str, workload_name: str, tmp_path: Path) -> None:
-    """Check that the command in docs/observability.md reads the journal, with its pod's environment variables."""
+    """Check that the command in docs/observability.md reads the journal with its pod's environment variables."""
     (program,) = re.findall(r"kubectl exec -n node-maintenance \$pod -- python (.*) > ", OBSERVABILITY_PAGE)
     (pod,) = [
         workload["spec"]["template"]["spec"]["containers"][0]
@@ -176,8 +176,8 @@ def test_documented_command_reads_journal(name: str, kind: str, workload_name: s
     assert json.loads(result.stdout)["id"] == "tick"
 
 
-def test_first_documented_install_uses_make_deploy() -> None:
-    """NMO-26a: docs/install.md starts with `make deploy`; `kubectl apply` could replace bindings of another install."""
+def test_install_page_starts_with_make_deploy() -> None:
+    """NMO-26a: docs/install.md starts with `make deploy`; `kubectl apply` could replace another install's bindings."""
     section = INSTALL_PAGE.partition("## Install the product\n")[2].partition("\n## ")[0]
     first_command = section.partition("```console\n")[2].partition("```")[0]
 
@@ -186,8 +186,8 @@ def test_first_documented_install_uses_make_deploy() -> None:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_no_overlay_has_a_usable_image(name: str) -> None:
-    """Check that no overlay has a usable image name, so that `make deploy` rejects an overlay without an image."""
+def test_overlay_has_placeholder_image(name: str) -> None:
+    """Check that overlays contain a placeholder image, so that `make deploy` rejects them without a real image."""
     assert list_objects_with_placeholder_image(render_overlay(name))
 
 
@@ -252,7 +252,7 @@ def test_components_can_be_combined(tmp_path: Path, components: tuple[str, ...])
     workloads = [
         workload for workload in filter_by_kind(objects, "Service", "Deployment") if "template" in workload["spec"]
     ]
-    has_own_process = "certificates" in components  # `renew-certificates` always has a separate process.
+    has_own_process = "certificates" in components  # `renew-certificates` always runs in a separate process.
     optional_components = ("mutex", "virtualization", "cpu-labels", "node-conditions", "notifications")
     optional_step_count = sum(
         len(list_steps(component.replace("-", "_"))) for component in optional_components if component in components
@@ -269,7 +269,7 @@ def test_components_can_be_combined(tmp_path: Path, components: tuple[str, ...])
 
 
 def test_configuration_page_states_retry_durations() -> None:
-    """Check that docs/configuration.md states the duration of the Triggers' ten retries with delays from 0.2 s."""
+    """Check that docs/configuration.md states the duration of a Trigger's ten retries with delays from 0.2 s."""
     seconds = sum(0.2 * 2**attempt for attempt in range(10))
 
     assert f"11 in {int(seconds)} s" in CONFIGURATION_PAGE
@@ -279,7 +279,7 @@ def test_configuration_page_states_retry_durations() -> None:
 
 @proves("X-4")
 def test_event_table_matches_triggers() -> None:
-    """Check that the documented table of events and functions matches the Triggers; `record` receives every event."""
+    """Check that the documented table of events and functions matches the Triggers; `record` gets every event."""
     documented = {
         (row[0].partition("`, of a ")[0].strip("`"), step)
         for row in parse_table(EVENTS_PAGE, "Events of a NodeMaintenance")
@@ -303,7 +303,7 @@ def test_event_table_matches_triggers() -> None:
 
 
 def test_event_tables_are_complete() -> None:
-    """X-4: the tables of events list every event type in `eventing/events.py`."""
+    """X-4: the documented event tables list every event type in `eventing/events.py`."""
     rows = parse_table(EVENTS_PAGE, "Events of a NodeMaintenance")
     rows += [row for page in (MUTEX_PAGE, CPU_LABELS_PAGE) for row in parse_table(page, "Event types")]
     documented = {row[0].partition("`, of a ")[0].strip("`") for row in rows}

@@ -1,6 +1,6 @@
-"""Tests that the commands in the operators' documents work unchanged on a cluster that runs the product.
+"""Tests that the commands in other operators' documentation work unchanged on a cluster that runs the product.
 
-Only one path differs from the documents. Two documents use the path
+Only one path differs from the documentation. Two operators document the path
 `config/samples/nodemaintenance_v1beta1_nodemaintenance.yaml`, each for a different API group. The sample of KubeVirt's
 operator is therefore in a separate file in the same directory.
 """
@@ -30,7 +30,7 @@ Kubectl = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def documented_environment(installed_cluster: LocalCluster, product: Product) -> Iterator[ChainEnvironment]:
-    """Yield a cluster with the nodes that the documents name; it does not serve the oldest API."""
+    """Yield a cluster with the nodes that the documentation names; it does not serve the oldest API group."""
     environment = ChainEnvironment(installed_cluster, product)
     with closing(environment.client):
         for name in ("node02", "node-1.example.com"):
@@ -41,7 +41,7 @@ def documented_environment(installed_cluster: LocalCluster, product: Product) ->
 
 @pytest.fixture
 def run_kubectl_line(documented_environment: ChainEnvironment, tmp_path: Path) -> Kubectl:
-    """Return a function that runs a kubectl command line with an empty discovery cache and returns the output."""
+    """Return a function that runs a kubectl command line with an empty discovery cache, and returns the output."""
 
     def run_line(line: str) -> str:
         arguments = [str(ROOT / argument) if argument.endswith(".yaml") else argument for argument in line.split()]
@@ -51,14 +51,16 @@ def run_kubectl_line(documented_environment: ChainEnvironment, tmp_path: Path) -
 
 
 def read_status(run_kubectl_line: Kubectl, line: str) -> Object:
-    """Run a `get -o yaml` command, and return the status in its output."""
+    """Run a `get -o yaml` command line, and return the status in its output."""
     status: Object = yaml.safe_load(run_kubectl_line(line))["status"]
     return status
 
 
 @proves("NMO-1", "NMO-10", "NMO-15")
-def test_commands_in_medik8s_document_work(documented_environment: ChainEnvironment, run_kubectl_line: Kubectl) -> None:
-    """Check that medik8s' documented commands apply the sample, read its status, and delete it by short name."""
+def test_commands_in_medik8s_documentation_work(
+    documented_environment: ChainEnvironment, run_kubectl_line: Kubectl
+) -> None:
+    """Check that medik8s's documented commands apply the sample, read its status, and delete it by short name."""
     file = "config/samples/nodemaintenance_v1beta1_nodemaintenance.yaml"
     name = "nodemaintenance.nodemaintenance.medik8s.io"
 
@@ -74,10 +76,10 @@ def test_commands_in_medik8s_document_work(documented_environment: ChainEnvironm
 
 
 @proves("KNM-1", "KNM-1a", "KNM-2", "C7")
-def test_commands_in_kubevirt_document_work(
+def test_commands_in_kubevirt_documentation_work(
     documented_environment: ChainEnvironment, run_kubectl_line: Kubectl
 ) -> None:
-    """Check that the commands in KubeVirt's document work with the sample's documented name, and uncordon the node."""
+    """Check that KubeVirt's documented commands work with the sample's documented name, and uncordon the node."""
     file = "config/samples/nodemaintenance_v1beta1_kubevirt.yaml"
 
     assert run_kubectl_line(f"apply -f {file}").endswith("/nodemaintenance-sample created\n")
@@ -91,10 +93,10 @@ def test_commands_in_kubevirt_document_work(
 
 
 @proves("OSV-11", "OSV-13", "C7")
-def test_commands_in_openshift_virtualization_document_work(
+def test_commands_in_openshift_virtualization_documentation_work(
     documented_environment: ChainEnvironment, run_kubectl_line: Kubectl
 ) -> None:
-    """Check that the commands in OpenShift Virtualization's document work and print the documented lines."""
+    """Check that OpenShift Virtualization's documented commands work, and print the documented lines."""
     name = "nodemaintenance.nodemaintenance.kubevirt.io"
 
     assert (
@@ -115,7 +117,7 @@ def test_commands_in_openshift_virtualization_document_work(
 
 @pytest.fixture
 def remove_oldest_api(documented_environment: ChainEnvironment) -> Iterator[None]:
-    """Remove the oldest API after the test, because the bare resource name refers to it while it is served."""
+    """Remove the oldest API's CRD after the test, because the bare resource name refers to it while it is served."""
     yield
     documented_environment.cluster.kubectl("delete", "crd", OLDEST_CRD_NAME, "--ignore-not-found")
 
@@ -123,13 +125,13 @@ def remove_oldest_api(documented_environment: ChainEnvironment) -> Iterator[None
 @pytest.mark.slow
 @pytest.mark.usefixtures("remove_oldest_api")
 @proves("DRN-12", "DRN-13", "NMO-17a", "C3", "C9")
-def test_commands_in_node_drain_document_work(
+def test_commands_in_node_drain_documentation_work(
     documented_environment: ChainEnvironment, run_kubectl_line: Kubectl
 ) -> None:
-    """Check that the two files in the oldest operator's document create the API and the NodeMaintenance.
+    """Check that the two files in the oldest operator's documentation create the API and the NodeMaintenance.
 
     The node is then `Ready,SchedulingDisabled`. The node and the log line have both taints in the documented order. The
-    deletion uncordons the node.
+    deletion of the NodeMaintenance uncordons the node.
     """
     create_output = run_kubectl_line("create -f deploy/crds/nodemaintenance_crd.yaml")
     documented_environment.cluster.wait_for_crds(OLDEST_CRD_NAME)

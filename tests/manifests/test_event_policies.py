@@ -1,4 +1,4 @@
-"""Tests for the EventPolicies, which list the senders that may post to the Broker if Knative authenticates them."""
+"""Tests for the EventPolicies, which list the clients that may post to the Broker if Knative authenticates them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOURCE_BY_COMPONENT = {
     "virtualization": "virtual-machines",
     "cpu-labels": "cpu-capabilities",
 }
-"""The name of one source of each optional component."""
+"""Optional component → the name of one of its event sources."""
 
 
 def get_identity(manifest: Manifest) -> tuple[str, ...]:
@@ -28,10 +28,10 @@ def get_identity(manifest: Manifest) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("name", ["knative", "compact", "plain", "kafka", "func", "hyperconverged"])
-def test_event_policies_list_exactly_the_senders(tmp_path: Path, name: str) -> None:
-    """X-2: the policies list each source and each Trigger whose function replies, without patterns.
+def test_event_policies_list_exactly_actual_senders(tmp_path: Path, name: str) -> None:
+    """X-2: the policies list each event source, and each Trigger whose function replies, without patterns.
 
-    All listed senders exist in the overlay. Otherwise Knative would report the policy as not ready.
+    All listed senders exist in the overlay. Otherwise, Knative would report the policy as not ready.
     """
     objects = render(_write_overlay_with_senders(tmp_path, name))
     policies = filter_by_kind(objects, "EventPolicy")
@@ -59,15 +59,15 @@ def test_event_policies_list_exactly_the_senders(tmp_path: Path, name: str) -> N
         assert [sender["ref"] for sender in policy["spec"]["to"]] == [broker_reference]
 
 
-def test_policy_lists_only_v1alpha1_source_by_account() -> None:
-    """Check that the policy lists a source by ServiceAccount only if the source is in manifests/v1alpha1."""
+def test_policy_lists_only_v1alpha1_source_by_service_account() -> None:
+    """Check that the policy lists a source by its ServiceAccount only if the source is in manifests/v1alpha1."""
     assert [source["metadata"]["name"] for source in filter_by_kind(render(MANIFESTS / "v1alpha1"), *SOURCE_KINDS)] == [
         OPTIONAL_SOURCE
     ]
 
 
 def test_knative_crd_accepts_event_policy(knative_cluster: LocalCluster) -> None:
-    """X-2: Knative's schema accepts each field of the EventPolicy; unknown fields would be dropped silently."""
+    """X-2: Knative's schema accepts each field of the EventPolicy; it would silently drop unknown fields."""
     policy = (MANIFESTS / "components" / "senders" / "policy.yaml").read_text()
     policy_in_default = policy.replace(
         "namespace: node-maintenance", "namespace: default"
@@ -82,7 +82,7 @@ def test_knative_crd_accepts_event_policy(knative_cluster: LocalCluster) -> None
 
 @pytest.mark.parametrize("component", OPTIONAL_COMPONENTS)
 def test_component_policy_lists_all_senders_of_component(component: str) -> None:
-    """Check that a component's EventPolicy lists the component's sources, and the Triggers of functions that reply.
+    """Check that a component's EventPolicy lists its event sources, and the Triggers of functions that reply.
 
     The Broker silently rejects events from other senders.
     """
@@ -100,7 +100,7 @@ def test_component_policy_lists_all_senders_of_component(component: str) -> None
 
 
 def _write_overlay_with_senders(directory: Path, name: str) -> Path:
-    """Write an overlay with the EventPolicies of all its sources; return the directory of the overlay."""
+    """Write an overlay with the EventPolicies of all its event sources; return the overlay's directory."""
     sources = filter_by_kind(render(MANIFESTS / "overlays" / name), "ApiServerSource")
     source_names = {source["metadata"]["name"] for source in sources}
     components = [

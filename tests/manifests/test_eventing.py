@@ -63,7 +63,7 @@ def filter_by_kind(kind: str, *folders: str) -> list[dict[str, Any]]:
 
 
 def find_refs(value: Any) -> list[dict[str, Any]]:
-    """Return all `ref` fields at any depth."""
+    """Return all `ref` fields of the value, at any depth."""
     if isinstance(value, list):
         return [ref for element in value for ref in find_refs(element)]
     if not isinstance(value, dict):
@@ -81,7 +81,7 @@ TICK_BACKED_TRIGGERS = (
     *(f"publish-conditions-on-{suffix}" for suffix in PUBLISH_CONDITIONS_TRIGGER_SUFFIXES),
     *(f"notify-owners-on-{suffix}" for suffix in NOTIFY_OWNERS_TRIGGER_SUFFIXES),
 )
-"""Triggers whose undelivered events need not become dead letters, because the function repeats the work on a tick."""
+"""Triggers whose undelivered events need not become dead letters, because their function repeats the work on a tick."""
 SOURCES = [source for kind in ("ApiServerSource", "PingSource", "ContainerSource") for source in filter_by_kind(kind)]
 
 
@@ -136,7 +136,7 @@ def test_trigger_filters_by_exact_attributes_of_known_event_types(trigger: dict[
 
 
 def test_every_emitted_event_type_has_a_trigger() -> None:
-    """Check that a Trigger exists for each emitted event type, except for two types that end a chain.
+    """Check that each emitted event type has a Trigger, except for two types that end a chain.
 
     `NODE_RESTORED` reports completion, and `RUN_HALTED` requires an action by the administrator.
     """
@@ -160,7 +160,7 @@ def test_triggers_send_dead_letters_to_record_except_triggers_of_record_and_tick
 
 
 @pytest.mark.parametrize("name", TICK_BACKED_TRIGGERS)
-def test_delivery_attempts_for_tick_end_before_next_tick(name: str) -> None:
+def test_delivery_attempts_for_tick_finish_before_next_tick(name: str) -> None:
     """Design rule 10: all delivery attempts for a tick end before the next tick, so that ticks do not queue up."""
     (ping,) = filter_by_kind("PingSource")
     trigger = next(candidate for candidate in TRIGGERS if candidate["metadata"]["name"] == name)

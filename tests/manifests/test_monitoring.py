@@ -52,7 +52,7 @@ def load_dashboard() -> Manifest:
 
 
 def find_expressions(value: Any) -> list[str]:
-    """Return all `expr` fields at any depth."""
+    """Return all `expr` fields of the value, at any depth."""
     if isinstance(value, list):
         return [expr for element in value for expr in find_expressions(element)]
     if not isinstance(value, dict):
@@ -73,9 +73,10 @@ def render_with_monitoring(name: str, directory: Path) -> list[Manifest]:
 
 @pytest.mark.slow
 def test_promtool_accepts_rules_and_rule_tests_pass(tmp_path: Path) -> None:
-    """Check that promtool accepts the rules and that its rule tests pass.
+    """Check that promtool accepts the alerting rules, and that its rule tests pass.
 
-    The rule tests cover blocked maintenances (with budget and node), failures, dead letters and a stopped resync.
+    The rule tests cover blocked maintenances (with PodDisruptionBudget and node), failures, dead letters and a stopped
+    `resync`.
     """
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(load_alert_rules()))
     shutil.copy(RULE_TESTS_FILE, tmp_path)
@@ -105,7 +106,7 @@ def test_promtool_accepts_dashboard_expressions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("load_document", [load_alert_rules, load_dashboard], ids=["rules", "dashboard"])
 def test_rules_and_dashboard_use_only_documented_metrics(load_document: Any) -> None:
-    """Check that only metrics in docs/reference.md are used; other tests compare the page with /metrics."""
+    """Check that rules and dashboard use only metrics in docs/reference.md, which other tests compare with /metrics."""
     documented = {name for name, _ in METRIC_ROW_PATTERN.findall(REFERENCE_TEXT)}
     used_names = {name for expr in find_expressions(load_document()) for name in METRIC_PATTERN.findall(expr)}
     base_names = {
@@ -118,7 +119,7 @@ def test_rules_and_dashboard_use_only_documented_metrics(load_document: Any) -> 
 
 @pytest.mark.parametrize("name", [name for name in INSTALL_OVERLAYS if name != "hyperconverged"])
 def test_network_policy_admits_prometheus_to_metrics_ports(name: str, tmp_path: Path) -> None:
-    """Check that, with every overlay, the network policy admits Prometheus only to the metrics port 8080.
+    """Check that in every overlay, the NetworkPolicy admits Prometheus only to the metrics port 8080.
 
     The webhook's port 8443, which also serves metrics, is already open for the API server.
     """
@@ -145,7 +146,7 @@ def test_network_policy_admits_prometheus_to_metrics_ports(name: str, tmp_path: 
 
 
 def test_network_policy_admits_only_monitoring_namespace(tmp_path: Path) -> None:
-    """Check that the policy admits only the namespace `monitoring`: anyone can label pods in their own namespace."""
+    """Check that the NetworkPolicy admits only the namespace `monitoring`, because any user can label pods."""
     policies = {
         policy["metadata"]["name"]: policy["spec"]
         for policy in filter_by_kind(render_with_monitoring("plain", tmp_path), "NetworkPolicy")
@@ -169,7 +170,7 @@ def prometheus_operator_cluster(knative_cluster: LocalCluster) -> LocalCluster:
 def test_second_apply_with_monitoring_changes_nothing(
     prometheus_operator_cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """NMO-24: the Prometheus operator's CRDs accept the component's objects, and a second apply changes nothing."""
+    """NMO-24: the Prometheus operator's CRDs accept the component's objects; a second apply changes nothing."""
     render_with_monitoring("plain", tmp_path)
     prometheus_operator_cluster.kubectl("apply", SKIP_SCHEMA_OPTION, "-k", tmp_path)
 

@@ -1,4 +1,4 @@
-"""Tests for the rights of the upgrade mutex's accounts on a real API server (table 5.3 of the requirements)."""
+"""Tests for the permissions of the component `mutex` on a real API server (table 5.3 of the requirements)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def list_combined_rights(cluster: LocalCluster, namespace: str) -> set[Right]:
 
 
 @proves("MUT-1", "MUT-1a")
-def test_mutex_accounts_together_have_documented_rights(installed_cluster: LocalCluster) -> None:
-    """Check that the accounts together have exactly the documented rights, besides the rights of every account.
+def test_mutex_service_accounts_have_documented_permissions(installed_cluster: LocalCluster) -> None:
+    """Check that the ServiceAccounts together have exactly the documented permissions, except common ones.
 
     They may not delete anything or update Jobs, and may only read the ClusterVersion.
     """
@@ -60,8 +60,8 @@ def test_jobs_can_be_created_only_in_jobs_namespace(installed_cluster: LocalClus
 
 
 @proves("MUT-1")
-def test_only_expected_steps_have_write_rights(installed_cluster: LocalCluster) -> None:
-    """Check that only the expected steps may create Jobs, patch nodes or patch MachineConfigPools."""
+def test_only_expected_functions_have_write_permissions(installed_cluster: LocalCluster) -> None:
+    """Check that only the expected functions may create Jobs, patch nodes or patch MachineConfigPools."""
     rights_by_step = {
         name: {(right.resource, right.verb) for right in list_extra_rights(installed_cluster, name, JOBS_NAMESPACE)}
         for name in list_steps("mutex")
@@ -80,7 +80,7 @@ def test_only_expected_steps_have_write_rights(installed_cluster: LocalCluster) 
 
 @proves("MUT-4")
 def test_mutex_overlay_is_complete() -> None:
-    """Check that the overlay contains the product as in `knative`, and the mutex with its CRDs and functions."""
+    """Check that the overlay contains the same objects as `knative`, and the CRDs and functions of `mutex`."""
     with_mutex, without_mutex = render_overlay(MUTEX_OVERLAY), render_overlay("knative")
     kinds = {crd["spec"]["names"]["kind"] for crd in filter_by_kind(with_mutex, "CustomResourceDefinition")}
     assert {"MutexRule", "MutexTarget", "MutexRunConfig", "NodeMaintenance"} <= kinds
@@ -89,7 +89,7 @@ def test_mutex_overlay_is_complete() -> None:
 
 
 @proves("MUT-4a")
-def test_release_steps_name_existing_make_targets() -> None:
+def test_release_page_describes_steps_with_existing_make_targets() -> None:
     """Check that docs/release.md describes the release steps of the requirements with existing make targets."""
     text = (ROOT / "docs" / "release.md").read_text()
     assert "*Make Release Candidate*" in text

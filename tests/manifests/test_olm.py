@@ -1,4 +1,4 @@
-"""Tests that OLM's bundle, catalog and deploy/olm.yaml contain the manifests, and that OLM's validators accept them."""
+"""Tests that OLM's bundle, catalog and deploy/olm.yaml match the manifests, and that OLM's validators accept them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CSV_FILE = f"{BUNDLE_DIR}/manifests/{PACKAGE}.clusterserviceversion.yaml"
 DEPRECATION = '"operatorhub" validator is deprecated'
 """Part of the only line that `operator-verify --operatorhub_validate` prints for a valid bundle."""
 OLM_NAMESPACE = "olm-install"
-"""The namespace in which the tests create objects in place of the product's namespace."""
+"""Namespace in which the tests create objects instead of the product's namespace."""
 IMAGES = Images.from_repository(PLACEHOLDER_IMAGE, read_version())
 
 
@@ -40,7 +40,7 @@ def load_all(path: Path) -> list[Manifest]:
 
 @pytest.fixture(scope="module")
 def rendered() -> list[Manifest]:
-    """Return the rendered source of the bundle, in which images have the tag of the release."""
+    """Return the rendered objects from which the bundle is generated, with the release's tag in their images."""
     objects = json.dumps(render(ROOT / SOURCE_DIR))
     objects = objects.replace(f'"image": "{PLACEHOLDER_IMAGE}"', f'"image": "{IMAGES.product}"')
     loaded: list[Manifest] = json.loads(objects)
@@ -49,14 +49,14 @@ def rendered() -> list[Manifest]:
 
 @pytest.fixture(scope="module")
 def bundle_objects() -> list[Manifest]:
-    """Return the objects of all files of the bundle, except the ClusterServiceVersion."""
+    """Return the objects in the bundle's files, except the ClusterServiceVersion."""
     files = [path for path in sorted((ROOT / BUNDLE_DIR / "manifests").iterdir()) if path != ROOT / CSV_FILE]
     return [manifest for path in files for manifest in load_all(path)]
 
 
 @pytest.fixture(scope="module")
 def remaining_objects() -> list[Manifest]:
-    """Return the objects that the administrator applies after the installation by OLM."""
+    """Return the objects that the administrator applies after OLM's installation."""
     return load_all(ROOT / REMAINING_FILE)
 
 
@@ -68,7 +68,7 @@ def service_version() -> Manifest:
 
 @proves("NMO-24", "KNM-7")
 def test_generated_files_are_up_to_date() -> None:
-    """NMO-24: the files in the repository are those that `make bundle` generates from the manifests."""
+    """NMO-24: the bundle files in the repository equal those that `make bundle` generates from the manifests."""
     files = build_files(ROOT, render(ROOT / SOURCE_DIR), read_version(), IMAGES)
 
     directories = [ROOT / BUNDLE_DIR, ROOT / CATALOG_DIR]
@@ -77,8 +77,8 @@ def test_generated_files_are_up_to_date() -> None:
     assert [name for name, content in files.items() if (ROOT / name).read_text() != content] == []
 
 
-def test_image_of_bundle_is_named_after_image_of_product() -> None:
-    """KNM-7: the bundle's image has the name of the product's image and the suffix that the documents name."""
+def test_bundle_image_has_name_of_product_image_with_suffix() -> None:
+    """KNM-7: the bundle image has the name of the product's image with the documented suffix."""
     images = Images.from_repository("quay.io/kubevirt/node-maintenance-operator", "1.2.3")
 
     assert images.product == "quay.io/kubevirt/node-maintenance-operator:v1.2.3"
@@ -92,7 +92,7 @@ def test_every_object_is_installed_once(
     remaining_objects: list[Manifest],
     service_version: Manifest,
 ) -> None:
-    """NMO-24: each rendered object is in the bundle or in deploy/olm.yaml, or OLM creates it."""
+    """NMO-24: each rendered object is in the bundle or in deploy/olm.yaml, or is created by OLM."""
     spec = service_version["spec"]
     install = spec["install"]["spec"]
     accounts = [permission["serviceAccountName"] for permission in install["clusterPermissions"]]
@@ -104,7 +104,7 @@ def test_every_object_is_installed_once(
         *((kind, f"nodemaintenance-{name}") for kind in ("ClusterRole", "ClusterRoleBinding") for name in accounts),
         ("ValidatingWebhookConfiguration", "nodemaintenance-validate"),
     ]
-    # `record` has no rights in the cluster, so it has no ClusterRole.
+    # `record` has no permissions in the cluster, so it has no ClusterRole.
     created = [key for key in created if key[0][:11] != "ClusterRole" or key[1] != "nodemaintenance-record"]
     separate = [get_identity(manifest)[1:] for manifest in (*bundle_objects, *remaining_objects)]
 
@@ -115,7 +115,7 @@ def test_every_object_is_installed_once(
 
 
 def test_service_version_contains_deployments_of_manifests(rendered: list[Manifest], service_version: Manifest) -> None:
-    """Check that OLM creates the Deployments with the labels and the specification of the manifests."""
+    """Check that OLM creates the Deployments with the labels and specs of the manifests."""
     deployments = service_version["spec"]["install"]["spec"]["deployments"]
 
     assert {item["name"]: (item["label"], item["spec"]) for item in deployments} == {
@@ -126,7 +126,7 @@ def test_service_version_contains_deployments_of_manifests(rendered: list[Manife
 
 
 def test_bundle_differs_from_overlay_only_in_certificates(rendered: list[Manifest]) -> None:
-    """Check that the bundle contains the overlay `plain`, except the function that renews certificates."""
+    """Check that the bundle contains the overlay `plain` without the function that renews certificates."""
     overlay = {get_identity(manifest) for manifest in render_overlay("plain")}
     bundled = {get_identity(manifest) for manifest in rendered}
 
@@ -137,10 +137,10 @@ def test_bundle_differs_from_overlay_only_in_certificates(rendered: list[Manifes
     assert functions_and_sources == {"certificate-sources", "certificates", "renew-certificates", "validate"}
 
 
-def test_each_account_has_rights_of_manifests(
+def test_each_service_account_has_permissions_of_manifests(
     rendered: list[Manifest], remaining_objects: list[Manifest], service_version: Manifest
 ) -> None:
-    """Check that each account has the cluster-wide rights of its own ClusterRole, and no other account's."""
+    """Check that each ServiceAccount has the cluster-wide permissions of its own ClusterRole, and no others."""
     roles = {role["metadata"]["name"]: role for role in filter_by_kind(rendered, "ClusterRole")}
     for permission in service_version["spec"]["install"]["spec"]["clusterPermissions"]:
         account = permission["serviceAccountName"]
@@ -153,7 +153,9 @@ def test_each_account_has_rights_of_manifests(
     assert filter_by_kind(remaining_objects, *kinds) == filter_by_kind(rendered, *kinds)
 
 
-def test_webhook_of_service_version_is_that_of_manifests(rendered: list[Manifest], service_version: Manifest) -> None:
+def test_webhook_of_service_version_equals_webhook_of_manifests(
+    rendered: list[Manifest], service_version: Manifest
+) -> None:
     """Check that OLM's webhook has the rules of the manifests, and that the server uses OLM's certificate."""
     (configuration,) = filter_by_kind(rendered, "ValidatingWebhookConfiguration")
     (webhook,) = configuration["webhooks"]
@@ -186,8 +188,8 @@ def test_every_knative_kind_is_required(remaining_objects: list[Manifest], servi
     assert not (ROOT / BUNDLE_DIR / "metadata" / "dependencies.yaml").exists()
 
 
-def test_kubernetes_version_is_that_of_install_page(service_version: Manifest) -> None:
-    """Check that OLM requires the version of Kubernetes that docs/install.md names."""
+def test_required_kubernetes_version_equals_version_on_install_page(service_version: Manifest) -> None:
+    """Check that OLM requires the Kubernetes version that docs/install.md names."""
     page = (ROOT / "docs" / "install.md").read_text()
     (version,) = re.findall(r"Kubernetes (1\.\d+) or newer", page)
 
@@ -196,7 +198,7 @@ def test_kubernetes_version_is_that_of_install_page(service_version: Manifest) -
 
 @pytest.fixture(scope="module")
 def supported_kinds() -> set[str]:
-    """Return the kinds that OLM accepts in a bundle, from the source of opm."""
+    """Return the kinds that OLM accepts in a bundle, from opm's source."""
     module = build.download_program_module("olm", OPERATOR_REGISTRY_MODULE)
     source = (module / "pkg" / "lib" / "bundle" / "supported_resources.go").read_text()
     return set(re.findall(r'^\t\w+\s+= "(\w+)"$', source, re.MULTILINE))
@@ -205,7 +207,7 @@ def supported_kinds() -> set[str]:
 def test_bundle_contains_only_supported_kinds(
     bundle_objects: list[Manifest], remaining_objects: list[Manifest], supported_kinds: set[str]
 ) -> None:
-    """Check that OLM supports each object of the bundle, and none of those in deploy/olm.yaml in their namespaces."""
+    """Check that OLM supports each object of the bundle, but no object of deploy/olm.yaml in its namespace."""
     assert supported_kinds >= {*SUPPORTED_KINDS, "ClusterServiceVersion"}
     assert {manifest["kind"] for manifest in bundle_objects} <= supported_kinds
     assert {manifest["metadata"].get("namespace", NAMESPACE) for manifest in bundle_objects} == {NAMESPACE}
@@ -218,7 +220,7 @@ def test_bundle_contains_only_supported_kinds(
 
 @pytest.fixture
 def olm_cluster(knative_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """Yield a cluster that has the CRDs of OLM and Knative, and a namespace in place of the product's namespace."""
+    """Yield a cluster with the CRDs of OLM and Knative, and a namespace that replaces the product's namespace."""
     crds = build.download_program_module("olm", OPERATOR_API_MODULE) / "crds"
     knative_cluster.kubectl("apply", "--server-side", "-f", crds / "operators.coreos.com_clusterserviceversions.yaml")
     knative_cluster.wait_for_crds()
@@ -241,7 +243,7 @@ def test_api_server_accepts_every_object(
     olm_cluster.kubectl("apply", "-f", "-", input=json.dumps(shared_namespace))
     objects = [manifest for manifest in (*bundle_objects, *remaining_objects) if manifest not in namespaces]
     body = json.dumps({"apiVersion": "v1", "kind": "List", "items": [service_version, *objects]})
-    # Another test may have deleted the product's namespace, and the namespace may still exist.
+    # Another test may have deleted the product's namespace, which may still exist.
     for namespace in (NAMESPACE, "placeholder"):
         body = body.replace(f'"namespace": "{namespace}"', f'"namespace": "{OLM_NAMESPACE}"')
 
@@ -264,7 +266,7 @@ def test_api_server_accepts_every_object(
 
 
 def run_operator_verify(bundle: Path) -> list[str]:
-    """Return the errors and warnings of the validators for bundles, OperatorHub and objects."""
+    """Return the errors and warnings of operator-verify's validators for bundles, OperatorHub and objects."""
     program = build.ensure_programs(build.OLM) / "operator-verify"
     command = [str(program), "manifests", "--operatorhub_validate", "--object_validate", str(bundle)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -279,7 +281,7 @@ def run_opm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.distribution
 @proves("NMO-24")
 def test_operator_verify_accepts_bundle() -> None:
-    """NMO-24: the validators of operator-verify report neither an error nor a warning."""
+    """NMO-24: the validators of operator-verify report neither errors nor warnings."""
     assert run_operator_verify(ROOT / BUNDLE_DIR) == []
 
 
@@ -293,7 +295,7 @@ def test_operator_verify_accepts_bundle() -> None:
     ],
 )
 def test_operator_verify_rejects_broken_bundle(tmp_path: Path, text: str, replacement: str, message: str) -> None:
-    """Check that operator-verify detects errors, so that the test above can fail."""
+    """Check that operator-verify detects errors, so that `test_operator_verify_accepts_bundle` can fail."""
     bundle = shutil.copytree(ROOT / BUNDLE_DIR, tmp_path / "bundle")
     file = bundle / "manifests" / Path(CSV_FILE).name
     file.write_text(file.read_text().replace(text, replacement))
@@ -314,8 +316,8 @@ def test_opm_accepts_catalog(tmp_path: Path) -> None:
 
 
 @pytest.mark.distribution
-def test_catalog_contains_bundle_as_rendered_by_opm() -> None:
-    """Check that the catalog describes the bundle as `opm render` does, which catalogs are made with."""
+def test_catalog_entry_equals_output_of_opm_render() -> None:
+    """Check that the catalog's entry for the bundle equals the output of `opm render`."""
     result = run_opm(
         *("render", ROOT / BUNDLE_DIR, "--output=json", "--migrate-level=bundle-object-to-csv-metadata"),
         f"--alpha-image-ref-template={IMAGES.bundle}",
@@ -328,7 +330,7 @@ def test_catalog_contains_bundle_as_rendered_by_opm() -> None:
 
 
 def test_dockerfile_of_bundle_has_labels_and_directories_of_annotations() -> None:
-    """Check that the image's labels are the annotations, and that the Dockerfile copies each directory they name."""
+    """Check that the image's labels equal the bundle's annotations, and that the Dockerfile copies each directory."""
     dockerfile = (ROOT / "bundle.Dockerfile").read_text()
     (metadata,) = load_all(ROOT / BUNDLE_DIR / "metadata" / "annotations.yaml")
 
@@ -341,7 +343,7 @@ def test_dockerfile_of_bundle_has_labels_and_directories_of_annotations() -> Non
 
 
 def test_scorecard_checks_each_described_field(service_version: Manifest, bundle_objects: list[Manifest]) -> None:
-    """Check what the scorecard's tests require: each field of a sample has a descriptor, and each CRD a status."""
+    """Check the requirements of the scorecard: each field of a sample has a descriptor, and each CRD a status."""
     samples = json.loads(service_version["metadata"]["annotations"]["alm-examples"])
     owned = {
         crd["name"].partition(".")[2]: crd for crd in service_version["spec"]["customresourcedefinitions"]["owned"]

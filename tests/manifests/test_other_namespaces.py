@@ -1,4 +1,4 @@
-"""Tests for the Roles of `renew-certificates` in the namespaces of other projects, on a real API server."""
+"""Tests for the Roles of `renew-certificates` in other projects' namespaces, on a real API server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read_role_file(component: str) -> str:
 
 
 def list_writable_secrets(component: str) -> list[str]:
-    """Return the names of the Secrets that the Role permits the account to patch."""
+    """Return the names of the Secrets that the Role permits to patch."""
     (role,) = filter_by_kind(yaml.safe_load_all(read_role_file(component)), "Role")
     rules = [rule for rule in role["rules"] if "secrets" in rule["resources"] and "patch" in rule["verbs"]]
     return [name for rule in rules for name in rule["resourceNames"]]
@@ -37,7 +37,7 @@ def list_writable_secrets(component: str) -> list[str]:
 
 @pytest.fixture(params=NAMESPACES, scope="module")
 def component(request: pytest.FixtureRequest, installed_cluster: LocalCluster) -> Iterator[str]:
-    """Yield the name of a certificate component whose namespace contains the Role."""
+    """Yield the name of a certificate component whose Role exists in the component's namespace."""
     name: str = request.param
     installed_cluster.kubectl("create", "namespace", NAMESPACES[name])
     installed_cluster.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", input=read_role_file(name))
@@ -62,7 +62,7 @@ def test_role_file_contains_only_role_and_role_binding(component: str) -> None:
 def test_role_permits_writing_only_named_secrets(installed_cluster: LocalCluster, component: str) -> None:
     """Check that `renew-certificates` can write only the Secrets that the Role names.
 
-    The Role names one of two labelled Secrets, and the other Secret stays unchanged.
+    The Role names one of two labeled Secrets, and the other Secret stays unchanged.
     """
     admin, namespace = installed_cluster.get_client(), NAMESPACES[component]
     client = SyncClient(str(installed_cluster.ensure_kubeconfig(access.make_username(ACCOUNT))))

@@ -1,4 +1,4 @@
-"""Tests that each overlay's Triggers deliver to all functions the events that they consume."""
+"""Tests that the Triggers of each overlay deliver to all functions the events that they consume."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ EMITTED_TYPES = {events.MAINTENANCE_STEP_FAILED, *watcher.EMITTED_TYPES}.union(
 
 
 def load_rendered(directory: Path, output_dir: Path) -> list[manifests.Document]:
-    """Render a directory with kustomize, and load the result as the local delivery does."""
+    """Render a directory with kustomize, and load the result like the local delivery."""
     file = output_dir / f"{directory.name}.yaml"
     file.write_text(render_yaml(directory))
     return manifests.read_documents([file])
 
 
-def test_emitted_event_types_are_exactly_the_described_types() -> None:
-    """X-4: the emitted event types are exactly the types that have a description."""
+def test_emitted_event_types_equal_described_event_types() -> None:
+    """X-4: the emitted event types are exactly those that have a description."""
     assert set(events.TYPE_DESCRIPTIONS) == EMITTED_TYPES
 
 
@@ -43,7 +43,7 @@ def test_every_trigger_matches_an_emitted_and_consumed_type(folder: Path, tmp_pa
 
 
 @pytest.mark.parametrize("folder", [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in OVERLAYS)], ids=str)
-def test_triggers_deliver_exactly_the_consumed_types(folder: Path, tmp_path: Path) -> None:
+def test_triggers_deliver_exactly_consumed_event_types(folder: Path, tmp_path: Path) -> None:
     """Check that Triggers deliver to each function exactly the event types that it consumes."""
     parsed_triggers = manifests.parse_triggers(load_rendered(folder, tmp_path), "http://functions")
     certificate_consumers = (
@@ -65,7 +65,7 @@ def test_triggers_deliver_exactly_the_consumed_types(folder: Path, tmp_path: Pat
 
 
 def test_subscriptions_match_triggers(tmp_path: Path) -> None:
-    """Check that `SUBSCRIPTIONS`, which is used to find missing attempts in a recording, matches the Triggers.
+    """Check that `SUBSCRIPTIONS`, from which missing attempts in a journal are derived, matches the Triggers.
 
     `record`, which consumes everything, is excluded. The optional functions' Triggers for ticks, tainted nodes and
     updated NodeMaintenances are also excluded, because such events occur in installs without these functions.
@@ -100,7 +100,7 @@ def test_subscriptions_match_triggers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_local_delivery_reads_same_triggers_from_every_overlay(name: str, tmp_path: Path) -> None:
-    """Check that the local delivery reads the same Triggers from every overlay, whichever Service serves a function."""
+    """Check that the local delivery reads the same Triggers from every overlay, whichever Services it has."""
     triggers_by_directory = [
         {
             name: (trigger.attributes, trigger.subscriber_url, trigger.policy)

@@ -52,7 +52,7 @@ DELETED_NAMESPACES = ("node-maintenance", "kubevirt-hyperconverged")
 
 @pytest.fixture(scope="module")
 def install_cluster(knative_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """Yield a cluster for applying several overlays; finally delete their namespaces and the oldest API.
+    """Yield a cluster to which tests apply overlays; afterwards delete their namespaces and the oldest API's CRD.
 
     The fixture does not wait for the deletion, because emptying a namespace takes seconds.
     """
@@ -66,7 +66,7 @@ def install_cluster(knative_cluster: LocalCluster) -> Iterator[LocalCluster]:
 @proves("NMO-24")
 @pytest.mark.parametrize("folder", INSTALL_DIRS, ids=lambda folder: folder.name)
 def test_second_apply_changes_nothing(install_cluster: LocalCluster, folder: Path) -> None:
-    """NMO-24: one command installs on a cluster with Knative, and running it again changes nothing.
+    """NMO-24: one command installs an overlay on a cluster with Knative, and a second run changes nothing.
 
     The overlay that the README installs is applied with the README's command.
     """
@@ -98,7 +98,7 @@ def test_manifests_directory_installs_knative_overlay() -> None:
 
 @pytest.mark.parametrize("file", sorted(MANIFESTS.rglob("kustomization.yaml")), ids=lambda file: file.parent.name)
 def test_kustomize_replacements_use_exact_names(file: Path) -> None:
-    """Check that kustomize's `replacements` use exact names: versions before 5.8 do not support regular expressions.
+    """Check that kustomize's `replacements` use exact names, because versions before 5.8 have no regular expressions.
 
     An older kubectl could not render a directory with regular expressions.
     """
@@ -112,7 +112,7 @@ def test_kustomize_replacements_use_exact_names(file: Path) -> None:
 
 @pytest.mark.parametrize("name", ["base", *OVERLAYS])
 def test_overlay_is_short_list_of_components(name: str) -> None:
-    """Check that an overlay is only a short list of components, not a copy of their content."""
+    """Check that an overlay is only a short list of components, and not a copy of their content."""
     folder = MANIFESTS / "base" if name == "base" else MANIFESTS / "overlays" / name
     file = folder / "kustomization.yaml"
 
@@ -120,8 +120,8 @@ def test_overlay_is_short_list_of_components(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ONE_SERVICE_PER_FUNCTION)
-def test_each_function_runs_under_separate_account(name: str) -> None:
-    """Check that each function runs with its own ServiceAccount, as least privilege requires."""
+def test_each_function_has_its_own_service_account(name: str) -> None:
+    """Check that each function has its own ServiceAccount, according to the principle of least privilege."""
     pods = get_pod_templates(render_overlay(name))
 
     function_names = FUNCTIONS.keys() - (OPT_IN_STEPS - list_optional_steps(name))
@@ -138,7 +138,7 @@ def test_each_function_runs_under_separate_account(name: str) -> None:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_every_pod_is_restricted(name: str) -> None:
-    """Check that every pod has the restricted security context, requests, limits and the network policies' label."""
+    """Check that every pod has the restricted security context, requests, limits and the NetworkPolicies' label."""
     for pod in get_pod_templates(render_overlay(name)).values():
         assert pod["metadata"]["labels"]["app.kubernetes.io/part-of"] == "node-maintenance"
         for container in pod["spec"]["containers"]:
@@ -148,11 +148,12 @@ def test_every_pod_is_restricted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_start_may_take_two_minutes(name: str) -> None:
-    """Check that the kubelet allows two minutes for a start, which many pods that start on a busy node need.
+def test_startup_of_pod_may_take_two_minutes(name: str) -> None:
+    """Check that the kubelet allows two minutes for a pod's startup, because many pods may start on a busy node.
 
     A Knative Service has no startup probe, which would delay each cold start by a second. Its readiness probe has no
-    period, so that Serving probes every 50 ms. It must not wait for the API server, because it then times out.
+    period, so that Serving probes every 50 ms. The readiness probe must not wait for the API server, because it would
+    time out.
     """
     for pod in get_pod_templates(render_overlay(name)).values():
         for container in pod["spec"]["containers"]:
@@ -178,8 +179,8 @@ def test_podsource_probes_use_configured_port(name: str) -> None:
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": 8080}
 
 
-def test_api_server_adds_no_default_number_to_podsource_template(knative_cluster: LocalCluster) -> None:
-    """Check that the API server adds no default number to PodSource's pod template.
+def test_api_server_adds_no_numeric_default_to_podsource_template(knative_cluster: LocalCluster) -> None:
+    """Check that the API server adds no numeric default to PodSource's pod template.
 
     Otherwise Knative's ContainerSource controller would rewrite its Deployment, and remove the sink that SinkBinding
     has set. The controller's comparison ignores absent strings, lists and pointers, but not numbers
@@ -198,7 +199,7 @@ def test_api_server_adds_no_default_number_to_podsource_template(knative_cluster
 
 
 def find_numbers(value: object, *path: str) -> set[tuple[str | int, ...]]:
-    """Return every number in the value, as the path to it followed by the number."""
+    """Return each number in the value, as the path to the number followed by the number itself."""
     if isinstance(value, Mapping):
         return {number_path for key, child in value.items() for number_path in find_numbers(child, *path, key)}
     if isinstance(value, list):
@@ -210,7 +211,7 @@ def find_numbers(value: object, *path: str) -> set[tuple[str | int, ...]]:
 
 @pytest.mark.parametrize("name", OVERLAYS_WITH_FUNCTIONS)
 def test_directories_written_by_pods_are_volumes(name: str) -> None:
-    """Check that /tmp (for gunicorn) and the journal's directory are volumes, because the root is read-only."""
+    """Check that /tmp (for gunicorn) and the journal's directory are volumes, as the root file system is read-only."""
     for workload, pod in get_pod_templates(render_overlay(name)).items():
         if workload in OTHER_WORKLOADS:
             continue
@@ -225,7 +226,7 @@ def test_directories_written_by_pods_are_volumes(name: str) -> None:
 
 
 def read_thread_count(container: Manifest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Return the number of gunicorn's threads in this container."""
+    """Return the number of gunicorn threads in this container."""
     monkeypatch.delenv("FUNCTION", raising=False)
     for variable in container["env"]:
         if variable["name"] == "FUNCTION":
@@ -235,7 +236,7 @@ def read_thread_count(container: Manifest, monkeypatch: pytest.MonkeyPatch) -> i
 
 @pytest.mark.parametrize("name", [name for name in OVERLAYS_WITH_FUNCTIONS if name != "plain"])
 def test_knative_services_have_scale_bounds_and_are_cluster_local(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that Knative Services have scale bounds, use gunicorn's thread count as concurrency, and are local."""
+    """Check that Knative Services are cluster-local, with scale bounds and gunicorn's thread count as concurrency."""
     services = [service for service in filter_by_kind(render_overlay(name), "Service") if service["apiVersion"] != "v1"]
     for service in services:
         template = service["spec"]["template"]
@@ -248,7 +249,7 @@ def test_knative_services_have_scale_bounds_and_are_cluster_local(name: str, mon
 
 
 def test_coalescing_functions_have_session_affinity() -> None:
-    """Design rule 8: functions that coalesce hints in their process have session affinity: one pod gets all hints.
+    """Design rule 8: functions that coalesce hints in their process have session affinity, so one pod gets all hints.
 
     The other pod is used only while that pod is unavailable.
     """
@@ -263,7 +264,7 @@ def test_coalescing_functions_have_session_affinity() -> None:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_journal_has_only_one_writer(name: str) -> None:
-    """Check that `record` has one replica: SQLite's lock does not work across pods with separate disks."""
+    """Check that `record` has one replica, because SQLite's lock does not work across pods with separate disks."""
     recorders = [
         manifest
         for manifest in render_overlay(name)
@@ -329,8 +330,8 @@ def test_every_function_has_address_of_function_record(name: str) -> None:
 def test_functions_that_emit_several_events_have_address_of_broker(name: str) -> None:
     """Check that functions that may emit several events have the Broker's address.
 
-    A reply contains only one event, but `resync` and `guard` can emit one for each maintenance. Only the Service that
-    func creates gets the address from the SinkBinding.
+    A reply contains only one event, but `resync` and `guard` can emit one event for each maintenance. The SinkBinding
+    sets the address only in the Service that func creates.
     """
     objects = render_overlay(name)
     (broker,) = filter_by_kind(objects, "Broker")
@@ -361,8 +362,8 @@ def test_functions_that_emit_several_events_have_address_of_broker(name: str) ->
 
 
 @pytest.mark.parametrize("served_by", ["services", "compact", "plain"])
-def test_tokens_bind_functions_that_post_events(served_by: str, tmp_path: Path) -> None:
-    """Check that with `tokens` the SinkBinding selects exactly the functions with the Broker's address."""
+def test_sinkbinding_of_tokens_selects_functions_that_post_events(served_by: str, tmp_path: Path) -> None:
+    """Check that the SinkBinding of `tokens` selects exactly the functions that have the Broker's address."""
     overlay = pod_install.write_overlay(tmp_path, [served_by, "inmemory", "tokens"], ROOT / "manifests" / "base")
     objects = render(overlay)
     (binding,) = filter_by_kind(objects, "SinkBinding")
@@ -397,7 +398,7 @@ def test_every_referenced_object_exists(name: str) -> None:
 
 
 def find_references(value: Any) -> Iterator[Manifest]:
-    """Yield all `ref` fields at any depth, and the `config` of every Broker."""
+    """Yield all `ref` fields of the value at any depth, and the `config` of every Broker."""
     if isinstance(value, list):
         for element in value:
             yield from find_references(element)
@@ -411,7 +412,7 @@ def find_references(value: Any) -> Iterator[Manifest]:
 
 @pytest.mark.parametrize("name", INSTALL_OVERLAYS)
 def test_uninstall_deletes_only_namespaces_of_product(name: str) -> None:
-    """Check that the documented uninstall, which selects by a label, keeps the namespaces of other products."""
+    """Check that the documented uninstall, which selects namespaces by label, keeps those of other products."""
     namespaces = {
         manifest["metadata"]["name"]
         for manifest in filter_by_kind(render_overlay(name), "Namespace")
@@ -426,7 +427,7 @@ def test_uninstall_deletes_only_namespaces_of_product(name: str) -> None:
 def test_objects_are_unique_and_in_install_namespace(name: str) -> None:
     """Check that no object occurs twice, and that all objects except a few Roles are in the install's namespace.
 
-    The Roles and RoleBindings for Leases, Events of nodes and Jobs are in fixed namespaces.
+    The Roles and RoleBindings for Leases, Jobs and the Events of nodes are in fixed namespaces.
     """
     identities = [get_identity(manifest) for manifest in render_overlay(name)]
     install_namespace = OVERLAY_NAMESPACES.get(name, "node-maintenance")
@@ -458,7 +459,7 @@ def test_overlay_sets_broker_class(name: str, broker_class: str, config_kind: st
 
 @pytest.mark.parametrize("name", [name for name in OVERLAYS if name not in ("rabbitmq", "kafka")])
 def test_in_memory_channel_delivers_asynchronously(name: str) -> None:
-    """Check that the in-memory channel delivers asynchronously; otherwise it would serialize the events of 20 drains.
+    """Check that the in-memory channel delivers asynchronously, because it would otherwise serialize all events.
 
     The Broker copies its annotation to the channel.
     """
@@ -475,13 +476,13 @@ def test_in_memory_channel_delivers_asynchronously(name: str) -> None:
     ],
 )
 def test_every_trigger_has_delivery_annotations_of_broker(name: str, annotations: dict[str, str]) -> None:
-    """Check that Triggers configure RabbitMQ's delivery (parallel) and Kafka's (ordered by partition key)."""
+    """Check that Triggers configure the delivery of RabbitMQ (parallel) and Kafka (ordered by partition key)."""
     for trigger in filter_by_kind(render_overlay(name), "Trigger"):
         assert trigger["metadata"]["annotations"] == annotations
 
 
 def test_rabbitmq_keeps_events_in_quorum_queues() -> None:
-    """Check that RabbitMQ uses quorum queues, which survive the loss of one of its nodes."""
+    """Check that RabbitMQ uses quorum queues, which survive the loss of a RabbitMQ node."""
     (config,) = filter_by_kind(render_overlay("rabbitmq"), "RabbitmqBrokerConfig")
 
     assert config["spec"]["queueType"] == "quorum"
@@ -495,12 +496,12 @@ DELIVERY_POLICIES = {
     "record": (40, "linear", "PT1S", "PT10S"),
     **dict.fromkeys(TICK_DRIVEN_FUNCTIONS, (2, "exponential", "PT0.5S", "PT4S")),
 }
-"""Retries, backoff policy, delay and timeout of functions without a dead letter sink; other functions have defaults."""
+"""Delivery policies of the functions without a dead letter sink: retries, backoff policy, delay and timeout."""
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_every_trigger_has_delivery_policy(name: str) -> None:
-    """Check that each Trigger sets retries, backoff and timeout, and a dead letter sink unless the next tick suffices.
+    """Check that each Trigger sets retries, backoff, timeout and, unless the next tick suffices, a dead letter sink.
 
     The delivery of a tick ends before the next tick. `record` gets more retries, with short delays so that they succeed
     soon after its database is available again. RabbitMQ closes the channel of an event after half an hour
@@ -516,7 +517,7 @@ def test_every_trigger_has_delivery_policy(name: str) -> None:
 
 @pytest.mark.parametrize("name", INSTALL_OVERLAYS)
 def test_network_policies_admit_only_broker_and_serving(name: str) -> None:
-    """Check that network policies deny incoming traffic to the product's pods, except from the Broker and Serving.
+    """Check that NetworkPolicies deny traffic to the product's pods, except from the Broker and Knative Serving.
 
     The functions reach `record` directly, unless one process serves all of them. RabbitMQ's ingress runs in the
     product's namespace and accepts events from its sources and functions.
@@ -548,9 +549,9 @@ def test_network_policies_admit_only_broker_and_serving(name: str) -> None:
 @pytest.mark.slow
 @proves("DRN-15", "DRN-15a", "X-7")
 def test_hyperconverged_install_drains_with_oldest_api(install_cluster: LocalCluster, tmp_path: Path) -> None:
-    """Check that an install of the overlay `hyperconverged` serves and watches the oldest API.
+    """Check that an install of the overlay `hyperconverged` serves and watches the oldest API group.
 
-    It runs a complete maintenance with the accounts in its namespace.
+    The install runs a complete maintenance with the ServiceAccounts in its namespace.
     """
     objects = render_overlay("hyperconverged")
     sources = filter_by_kind(objects, "ApiServerSource")

@@ -1,4 +1,4 @@
-"""Tests that each ServiceAccount has only the rights that it needs, on a real API server."""
+"""Tests that each ServiceAccount has only the permissions that it needs, on a real API server."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ FUNCTIONS = (
 )
 
 
-def is_allowed(cluster: LocalCluster, account: str, verb: str, resource: str, *options: str) -> bool:
+def is_allowed(cluster: LocalCluster, service_account: str, verb: str, resource: str, *options: str) -> bool:
     kind, _, subresource = resource.partition("/")
-    user = f"--as=system:serviceaccount:node-maintenance:{account}"
+    user = f"--as=system:serviceaccount:node-maintenance:{service_account}"
     arguments = ("auth", "can-i", verb, kind, f"--subresource={subresource}", user, *options)
     return cluster.kubectl(*arguments, check=False).stdout.strip() == "yes"
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_rbac_file_contains_account_of_function(function: str) -> None:
+def test_rbac_file_contains_service_account_of_function(function: str) -> None:
     documents = list(yaml.safe_load_all(get_rbac_path(function).read_text()))
 
     assert [manifest["metadata"]["name"] for manifest in documents if manifest["kind"] == "ServiceAccount"] == [
@@ -45,8 +45,8 @@ def test_rbac_file_contains_account_of_function(function: str) -> None:
 
 
 @pytest.mark.parametrize("file", RBAC_FILES, ids=lambda file: file.stem)
-def test_no_account_may_use_wildcards_or_delete_pods(file: Path) -> None:
-    """NMO-6: no account may delete pods, so pods leave only through the eviction subresource."""
+def test_no_role_has_wildcards_or_permission_to_delete_pods(file: Path) -> None:
+    """NMO-6: no ServiceAccount may delete pods, so pods leave a node only through the eviction subresource."""
     rules = [rule for manifest in yaml.safe_load_all(file.read_text()) for rule in manifest.get("rules", [])]
 
     for rule in rules:
@@ -71,20 +71,20 @@ def test_no_account_may_use_wildcards_or_delete_pods(file: Path) -> None:
         ("functions", "get", "secrets", False),
     ],
 )
-def test_account_has_only_rights_that_step_needs(
+def test_service_account_has_only_permissions_that_function_needs(
     installed_cluster: LocalCluster, account: str, verb: str, resource: str, is_expected: bool
 ) -> None:
     assert is_allowed(installed_cluster, account, verb, resource) is is_expected
 
 
-def test_rights_to_leases_and_events_are_limited_to_one_namespace(installed_cluster: LocalCluster) -> None:
+def test_permissions_for_leases_and_events_are_limited_to_one_namespace(installed_cluster: LocalCluster) -> None:
     assert is_allowed(installed_cluster, "begin", "create", "leases", "-n", "medik8s-leases")
     assert not is_allowed(installed_cluster, "begin", "create", "leases", "-n", "node-maintenance")
     assert is_allowed(installed_cluster, "status", "create", "events", "-n", "default")
     assert not is_allowed(installed_cluster, "status", "create", "events", "-n", "kube-system")
 
 
-def test_shared_account_is_subject_of_every_function_binding(installed_cluster: LocalCluster) -> None:
+def test_shared_service_account_is_subject_of_every_function_binding(installed_cluster: LocalCluster) -> None:
     kinds = "clusterrolebindings,rolebindings"
     selector = "nodemaintenance.dev/function"
     bindings_yaml = installed_cluster.kubectl("get", kinds, "-A", "-l", selector, "-o", "yaml").stdout

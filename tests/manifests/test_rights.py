@@ -1,4 +1,4 @@
-"""Tests that each account's rights on a real API server equal the rights that its code documents."""
+"""Tests that each ServiceAccount's permissions on a real API server equal those that its code documents."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.sources import get_rbac_path
 
 
 def list_granted_rights(account: str) -> set[Right]:
-    """Return the rights that the account's manifest grants."""
+    """Return the permissions that the ServiceAccount's manifest grants."""
     documents = yaml.safe_load_all(get_rbac_path(account).read_text())
     return {
         Right(group, resource, verb, manifest["metadata"].get("namespace", ""))
@@ -45,7 +45,7 @@ def list_granted_rights(account: str) -> set[Right]:
 
 
 def request_allowed_rights(cluster: LocalCluster, account: str, namespace: str) -> set[Right]:
-    """Return the rights that the API server reports for the account in a namespace."""
+    """Return the ServiceAccount's permissions in a namespace, as the API server reports them."""
     client = cluster.get_client()
     return client.run(
         list_allowed_rights(
@@ -55,30 +55,32 @@ def request_allowed_rights(cluster: LocalCluster, account: str, namespace: str) 
 
 
 def list_extra_rights(cluster: LocalCluster, account: str, namespace: str) -> set[Right]:
-    """Return the account's rights in a namespace, except the rights that every account has."""
+    """Return the ServiceAccount's permissions in a namespace, except those that every account has."""
     return request_allowed_rights(cluster, account, namespace) - request_allowed_rights(cluster, "nobody", namespace)
 
 
 @pytest.mark.parametrize("account", SOURCE_BY_ACCOUNT)
-def test_manifest_grants_documented_rights(account: str) -> None:
-    """Design rule 7: the account's manifest grants exactly the documented verbs in the documented namespaces."""
+def test_manifest_grants_documented_permissions(account: str) -> None:
+    """Design rule 7: the ServiceAccount's manifest grants exactly the documented verbs per namespace."""
     assert list_granted_rights(account) == read_documented_rights(account)
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
 @pytest.mark.parametrize("account", SOURCE_BY_ACCOUNT)
-def test_api_server_allows_documented_rights(installed_cluster: LocalCluster, account: str, namespace: str) -> None:
-    """Check that all bindings together grant the account exactly the documented rights."""
+def test_api_server_allows_exactly_documented_permissions(
+    installed_cluster: LocalCluster, account: str, namespace: str
+) -> None:
+    """Check that all bindings together grant the ServiceAccount exactly the documented permissions."""
     assert list_extra_rights(installed_cluster, account, namespace) == filter_by_namespace(
         read_documented_rights(account), namespace
     )
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
-def test_account_of_sources_may_only_read_maintenances_and_nodes(
+def test_service_account_of_sources_may_only_read_maintenances_and_nodes(
     installed_cluster: LocalCluster, namespace: str
 ) -> None:
-    """Check that the sources' account may get, list and watch NodeMaintenances and nodes, and nothing else.
+    """Check that the event sources' account may only get, list and watch NodeMaintenances and nodes.
 
     An ApiServerSource becomes ready only with all three verbs.
     """
@@ -91,7 +93,7 @@ def test_account_of_sources_may_only_read_maintenances_and_nodes(
 @proves("OSV-23")
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_only_renew_certificates_and_its_source_may_read_secrets(overlay: str) -> None:
-    """Check that only `renew-certificates` and its source may read Secrets, and only through RoleBindings."""
+    """Check that only `renew-certificates` and its event source may read Secrets, and only through RoleBindings."""
     objects = render(MANIFESTS / "overlays" / overlay)
     roles = {(role["kind"], role["metadata"]["name"]): role for role in filter_by_kind(objects, "Role", "ClusterRole")}
     bindings = filter_by_kind(objects, "RoleBinding", "ClusterRoleBinding")
@@ -116,10 +118,10 @@ def test_only_renew_certificates_and_its_source_may_read_secrets(overlay: str) -
 
 
 @proves("OSV-23")
-def test_api_server_denies_secrets_to_other_accounts(installed_cluster: LocalCluster) -> None:
-    """Check on a real API server that only `renew-certificates` and its source may read Secrets.
+def test_api_server_denies_secrets_to_other_service_accounts(installed_cluster: LocalCluster) -> None:
+    """Check on a real API server that only `renew-certificates` and its event source may read Secrets.
 
-    The exception is the account `functions` of the process that serves all functions in these tests.
+    The exception is the ServiceAccount `functions` of the process that serves all functions in these tests.
     """
     verbs = ("get", "list", "watch")
     readers = {
@@ -144,8 +146,10 @@ def test_api_server_denies_secrets_to_other_accounts(installed_cluster: LocalClu
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
-def test_shared_account_has_rights_of_all_functions(installed_cluster: LocalCluster, namespace: str) -> None:
-    """Check that the account shared by all functions in one process has the combined rights of all functions."""
+def test_shared_service_account_has_permissions_of_all_functions(
+    installed_cluster: LocalCluster, namespace: str
+) -> None:
+    """Check that the ServiceAccount shared by all functions has exactly the permissions of all functions."""
     combined_rights = set[Right]().union(*(read_documented_rights(name) for name in FUNCTIONS))
 
     assert list_extra_rights(installed_cluster, "functions", namespace) == filter_by_namespace(
@@ -166,6 +170,6 @@ def test_shared_account_has_rights_of_all_functions(installed_cluster: LocalClus
     ],
 )
 def test_invalid_touches_line_is_rejected(line: str) -> None:
-    """Check that a `Touches:` line that cannot be parsed completely is rejected, because a right could be missed."""
+    """Check that a `Touches:` line that cannot be parsed completely is rejected, so that no permission is missed."""
     with pytest.raises(ValueError, match="not enough values"):
         parse_touches(line)

@@ -1,4 +1,4 @@
-"""Tests that `make deploy` creates the Secret for signing events unless running pods do not have its key."""
+"""Tests that `make deploy` creates the Secret for signing events, unless running pods lack its key."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def list_object_names(cluster: LocalCluster) -> list[str]:
 def test_signing_key_is_not_created_while_pods_without_key_run(
     knative_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that `make deploy` creates no signing key while pods of the product run without it.
+    """Check that `make deploy` creates no signing key while pods of the product run without this key.
 
     A process with the key would permanently reject the events of these pods. The error names the pods and the command
     that deletes them; `make deploy` deletes nothing. Pods that do not read the key and pods of other products are
@@ -87,7 +87,7 @@ def test_signing_key_is_not_created_while_pods_without_key_run(
 
 
 def test_finished_pod_does_not_prevent_creation_of_signing_key() -> None:
-    """Check that finished pods are ignored, such as pods evicted because of node pressure."""
+    """Check that finished pods are ignored, for example pods evicted because of node pressure."""
     phases = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
     pods = [
         {**build_pod(phase, PRODUCT_LABELS, OTHER_VARIABLE, KEY_VARIABLE), "status": {"phase": phase}}

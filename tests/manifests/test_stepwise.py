@@ -37,7 +37,7 @@ def load_step_file(name: str) -> list[Manifest]:
 
 @pytest.fixture(scope="module")
 def uninstalled_cluster(knative_cluster: LocalCluster) -> LocalCluster:
-    """Remove the stepwise install if it exists, and return the cluster, which has Knative's CRDs."""
+    """Remove the stepwise install, if it exists, and return the cluster, which has Knative's CRDs."""
     knative_cluster.kubectl("delete", "crd", "nodemaintenances.kubevirt.io", "--ignore-not-found")
     for name in ("role_binding.yaml", "role.yaml", "namespace.yaml", "crds/nodemaintenance_crd.yaml"):
         knative_cluster.kubectl("delete", "-f", ROOT / "deploy" / name, "--ignore-not-found")
@@ -46,7 +46,7 @@ def uninstalled_cluster(knative_cluster: LocalCluster) -> LocalCluster:
 
 @pytest.fixture(scope="module")
 def result_without_namespace(uninstalled_cluster: LocalCluster) -> subprocess.CompletedProcess[str]:
-    """Return the result of `kubectl create` for a ServiceAccount whose namespace does not exist yet."""
+    """Return the completed `kubectl create` for a ServiceAccount whose namespace does not exist yet."""
     return uninstalled_cluster.kubectl("create", "-f", ROOT / "deploy" / "service_account.yaml", check=False)
 
 
@@ -65,7 +65,7 @@ def installed_stepwise(
 def test_files_can_be_created_only_in_documented_order(
     result_without_namespace: subprocess.CompletedProcess[str], installed_stepwise: LocalCluster
 ) -> None:
-    """DRN-14: each `create -f` succeeds in the documented order; in a different order it fails, and can be repeated."""
+    """DRN-14: each `create -f` succeeds in the documented order; in another order it fails, and can be repeated."""
     assert result_without_namespace.returncode == 1
     assert f'namespaces "{OPERATOR_NAME}" not found' in result_without_namespace.stderr
 
@@ -78,7 +78,7 @@ def test_files_can_be_created_only_in_documented_order(
 @pytest.mark.slow
 @proves("DRN-14")
 def test_workloads_become_ready_in_operator_namespace(installed_stepwise: LocalCluster) -> None:
-    """Check that the pods for the last file's Serving and Eventing objects are admitted, scheduled and started.
+    """Check that the pods of the last file's Serving and Eventing objects are admitted, scheduled and started.
 
     The documented `kubectl get deployment` prints the operator's Deployment with its ready pod.
     """
@@ -108,13 +108,13 @@ def test_workloads_become_ready_in_operator_namespace(installed_stepwise: LocalC
 
 @proves("DRN-12", "DRN-14")
 def test_stepwise_install_drains_node_with_oldest_api(installed_stepwise: LocalCluster, tmp_path: Path) -> None:
-    """Check that the only account in the files has all rights that a complete maintenance needs."""
+    """Check that the only ServiceAccount in the files has all permissions for a complete maintenance."""
     with RunningInstall(installed_stepwise, load_step_file("operator.yaml"), tmp_path):
         check_drain_and_restore(installed_stepwise)
 
 
 def test_documented_uninstall_removes_stepwise_install(installed_stepwise: LocalCluster) -> None:
-    """Check that the uninstall page's command deletes the objects of all files, except the shared namespace."""
+    """Check that the command on the uninstall page deletes the objects of all files, except the shared namespace."""
     page = (ROOT / "docs" / "uninstall.md").read_text()
     steps, delete_command = re.findall(r"for step in (.*); do kubectl (delete .*); done", page)[0]
     for step in steps.split():
@@ -147,18 +147,18 @@ def test_objects_have_documented_names(file: str, kind: str) -> None:
 
 
 def test_last_stepwise_file_equals_rendered_overlay() -> None:
-    """Check that the last file is generated from the overlay `operator`; a comment in the file has the command."""
+    """Check that the last file equals the rendered overlay `operator`; a comment in the file contains the command."""
     assert load_step_file("operator.yaml") == render_overlay("operator")
 
 
-def test_single_account_has_rights_of_all_accounts() -> None:
-    """Check that the only account has the combined rights of all accounts in manifests/base/rbac."""
+def test_only_service_account_has_permissions_of_all_service_accounts() -> None:
+    """Check that the only ServiceAccount has the permissions of all ServiceAccounts in manifests/base/rbac."""
     assert list_rights(load_step_file("role.yaml")) == list_rights(render(MANIFESTS / "base" / "rbac"))
 
 
 @proves("DRN-14")
 def test_last_stepwise_file_uses_namespace_and_account_of_earlier_files() -> None:
-    """DRN-14: all objects of the last file use the namespace and the account of the earlier files."""
+    """DRN-14: all objects of the last file use the namespace and the ServiceAccount of the earlier files."""
     objects = load_step_file("operator.yaml")
     accounts = {
         manifest["spec"].get("serviceAccountName") or manifest["spec"]["template"]["spec"]["serviceAccountName"]
@@ -181,7 +181,7 @@ def test_hyperconverged_service_has_operator_name() -> None:
 
 
 def test_repository_has_only_one_copy_of_each_crd() -> None:
-    """DRN-12, DRN-14: each CRD has only one file; the documented path is a link to it."""
+    """DRN-12, DRN-14: each CRD has only one file; the documented path is a link to this file."""
     crd_files = [
         file for file in ROOT.glob("manifests/**/*.yaml") if "kind: CustomResourceDefinition\n" in file.read_text()
     ]

@@ -1,4 +1,4 @@
-"""Tests that Triggers that could never deliver a useful event are found before they are applied."""
+"""Tests that Triggers that can never deliver an event that their function consumes are found."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def test_trigger_for_consumed_type_is_valid(by_path: bool) -> None:
 
 
 def test_trigger_without_filter_is_valid_for_record() -> None:
-    """Check that a Trigger without a filter is valid for `record`, because that function consumes every type."""
+    """Check that a Trigger without a filter is valid for `record`, because this function consumes every type."""
     assert find_problems(build_trigger({}, build_destination("record"))) == []
 
 
 @pytest.mark.parametrize("by_path", [True, False], ids=["by path", "by Service"])
 def test_trigger_with_unknown_function_is_reported(by_path: bool) -> None:
-    """Check that an unknown function is reported; the Broker would retry and dead-letter every event."""
+    """Check that a Trigger with an unknown function is reported, because every event would become a dead letter."""
     problems = find_problems(
         build_trigger({"type": events.MAINTENANCE_BEGUN}, build_destination("cordn", by_path=by_path))
     )
@@ -73,7 +73,7 @@ def test_trigger_with_unknown_function_is_reported(by_path: bool) -> None:
 
 
 def test_filter_type_that_is_never_emitted_is_reported() -> None:
-    """Check that a filter type that is never emitted is reported, because it would match no event."""
+    """Check that a filter with a type that is never emitted is reported, because it would match no event."""
     problems = find_problems(
         build_trigger({"type": "dev.nodemaintenance.maintenance.begum"}, build_destination("record"))
     )
@@ -85,7 +85,7 @@ def test_filter_type_that_is_never_emitted_is_reported() -> None:
 
 
 def test_filter_type_that_function_does_not_consume_is_reported() -> None:
-    """Check that a type that the function does not consume is reported; the function would ignore the events."""
+    """Check that a filter with a type that the function does not consume is reported, as it would ignore the events."""
     problems = find_problems(NODE_SOURCE, build_trigger({"type": events.RESOURCE_UPDATED}, build_destination("cordon")))
 
     assert problems == [
@@ -95,8 +95,8 @@ def test_filter_type_that_function_does_not_consume_is_reported() -> None:
 
 
 @pytest.mark.parametrize(("flag", "is_emitted", "is_consumed"), [("progress", True, True), ("more", False, False)])
-def test_flag_matches_every_type_with_this_flag(flag: str, is_emitted: bool, is_consumed: bool) -> None:
-    """Check that a flag matches every type with this flag, and that a flag that no emitted type has is reported."""
+def test_filter_for_flag_matches_every_event_type_with_flag(flag: str, is_emitted: bool, is_consumed: bool) -> None:
+    """Check that a filter for a flag matches every type with this flag; a flag without an emitted type is reported."""
     problems = find_problems(build_trigger({flag: "true"}, build_destination("cordon")))
 
     assert ("which match no emitted event" in "".join(problems)) is not is_emitted
@@ -104,7 +104,7 @@ def test_flag_matches_every_type_with_this_flag(flag: str, is_emitted: bool, is_
 
 
 def test_trigger_for_node_changes_requires_source_for_nodes() -> None:
-    """Check that a Trigger for node changes requires a source that watches nodes."""
+    """Check that a Trigger for changes of nodes is reported unless a source watches nodes."""
     node_trigger = build_trigger({"type": events.RESOURCE_UPDATED, "kind": "Node"}, build_destination("guard"))
     attributes = f"type={events.RESOURCE_UPDATED}, kind=Node"
 

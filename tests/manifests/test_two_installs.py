@@ -1,4 +1,4 @@
-"""Tests for two installs on one cluster, each in its namespace with its own accounts; only one of them is active."""
+"""Tests for two installs on one cluster, each with its own namespace and accounts; only one install is active."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ def two_install_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 def build_install(cluster: LocalCluster, namespace: str, folder: Path) -> RunningInstall:
-    """Build the processes of the install in a namespace, without starting them."""
+    """Build the processes of the install in this namespace, without starting them."""
     (folder / namespace).mkdir()
     return RunningInstall(cluster, render_overlay(OVERLAY_BY_NAMESPACE[namespace]), folder / namespace)
 
 
 def send_tick(install: RunningInstall) -> None:
-    """Send a tick event to an install."""
+    """Send a resync tick to an install."""
     assert post_event(build_tick(), install.broker_url).status_code == 202
 
 
 def get_holder_namespace(cluster: LocalCluster) -> str:
-    """Return the namespace of the install Lease's holder, or "" if there is none."""
+    """Return the namespace of the active install according to its Lease, or "" if there is none."""
     leases = cluster.get_client().list(LEASES_PATH, field_selector=f"metadata.name={install_lease.LEASE_NAME}")["items"]
     return next((account.namespace for lease in leases if (account := install_lease.parse_holder(lease))), "")
 
 
 def list_written_resources(audit_log: AuditLog, namespace: str) -> set[str]:
-    """Return the resource types that an install's accounts have written."""
+    """Return the resource types that the accounts of an install have written."""
     writes = audit_log.list_writes_by(f"system:serviceaccount:{namespace}:")
     return {entry["objectRef"]["resource"] for entry in writes}
 
@@ -76,9 +76,9 @@ def drain_new_node(cluster: LocalCluster, node: str) -> None:
 def test_passive_install_takes_over_after_active_install_is_removed(
     two_install_cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """Check that one install is active until its accounts are deleted, and that the other install then takes over.
+    """Check that one install is active until its accounts are deleted, and that the other one then takes over.
 
-    Until then, the passive install only logs, sets a metric and records an Event. Later it finishes the maintenance
+    Until then, the passive install only logs, sets a metric and records an Event. Later, it finishes the maintenance
     that the first install began.
     """
     with (

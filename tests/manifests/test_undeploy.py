@@ -1,4 +1,4 @@
-"""Tests that `make undeploy` restores all nodes first, and leaves the cluster as it was before the install."""
+"""Tests that `make undeploy` restores all nodes, and then leaves the cluster as before the install."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHANGING_KINDS = ("events", "leases", "endpointslices", "endpoints", "components
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
-    """Yield a cluster with Knative's CRDs, which is the current cluster of kubectl."""
+    """Yield a cluster with Knative's CRDs, which is kubectl's current cluster."""
     with LocalCluster(tmp_path / "servers", nodes=1) as cluster:
         monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
         install_knative_crds(cluster)
@@ -43,19 +43,19 @@ def list_objects(cluster: LocalCluster) -> set[str]:
 
 
 def apply_overlay(cluster: LocalCluster, overlay: str) -> None:
-    """Apply an overlay without the checks and the Secret of `make deploy`."""
+    """Apply an overlay without the checks of `make deploy`, and without its Secret."""
     cluster.kubectl("apply", SKIP_SCHEMA_OPTION, "-k", MANIFESTS / "overlays" / overlay)
 
 
 def create_maintenance(cluster: LocalCluster) -> None:
-    """Create a NodeMaintenance of the node."""
+    """Create a NodeMaintenance for the node."""
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": "kept"}}
     cluster.get_client().create(MEDIK8S.path, {**body, "spec": {"nodeName": NODE}})
 
 
 @proves("NMO-26a")
-def test_removal_leaves_nothing(cluster: LocalCluster) -> None:
-    """Check that install and removal leave the same objects as before the install."""
+def test_undeploy_leaves_no_objects(cluster: LocalCluster) -> None:
+    """Check that the cluster has the same objects before `make deploy` and after `make undeploy`."""
     objects_before = list_objects(cluster)
     apply_overlay(cluster, "mutex")
     assert list_objects(cluster) > objects_before
@@ -69,10 +69,10 @@ def test_removal_leaves_nothing(cluster: LocalCluster) -> None:
 
 
 @proves("NMO-26a")
-def test_removal_is_refused_during_maintenance_and_restores_node_if_forced(
+def test_undeploy_is_rejected_during_maintenance_and_restores_node_if_forced(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """Check that a maintenance prevents the removal, and that a forced removal first restores the node."""
+    """Check that `make undeploy` fails during a maintenance, and that it restores the node first if it is forced."""
     apply_overlay(cluster, OVERLAY)
     install = RunningInstall(cluster, render_overlay(OVERLAY), tmp_path)
     node_before = cluster.get_client().get(build_node_path(NODE))["spec"]
@@ -92,8 +92,8 @@ def test_removal_is_refused_during_maintenance_and_restores_node_if_forced(
 
 
 @proves("NMO-26a")
-def test_forced_removal_stops_if_functions_do_not_run(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a maintenance that no function ends stops the removal, so that the node can still be restored."""
+def test_forced_undeploy_stops_if_functions_do_not_run(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a maintenance that no function releases stops `make undeploy`, so that the node can be restored."""
     monkeypatch.setattr(removal, "END_TIMEOUT_SECONDS", 1)
     apply_overlay(cluster, OVERLAY)
     create_maintenance(cluster)
@@ -108,8 +108,8 @@ def test_forced_removal_stops_if_functions_do_not_run(cluster: LocalCluster, mon
 
 
 @proves("NMO-26a")
-def test_removal_is_refused_if_another_install_exists(cluster: LocalCluster) -> None:
-    """Check that one of two installs is not removed, because the other install needs the CRDs and cluster roles."""
+def test_undeploy_is_rejected_if_another_install_exists(cluster: LocalCluster) -> None:
+    """Check that `make undeploy` fails if another install exists, which needs the CRDs and ClusterRoles."""
     apply_overlay(cluster, OVERLAY)
     apply_overlay(cluster, "hyperconverged")
 

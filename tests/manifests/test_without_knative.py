@@ -1,4 +1,4 @@
-"""Tests for an install on a cluster without Knative: the apply fails, and a second apply completes the install."""
+"""Tests for an install on a cluster without Knative: a second apply, with Knative, completes the install."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORKLOAD_RESOURCES = "pods,deployments,statefulsets,daemonsets,jobs,cronjobs"
 
 @pytest.fixture
 def empty_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Yield a new cluster with the sample's node, but without the product and Knative."""
+    """Yield a new cluster with the sample's node, but without the product and without Knative."""
     with LocalCluster(tmp_path / "servers", nodes=1) as cluster:
         cluster.create_nodes("node02")
         yield cluster
@@ -37,7 +37,7 @@ def test_second_apply_after_knative_is_installed_completes_install(empty_cluster
     """Check that the first apply reports each missing kind, and that a maintenance succeeds after the second apply.
 
     The first apply starts only the webhook. The API server does not call the webhook yet, because a Knative Service
-    issues its certificate.
+    must first issue its certificate.
     """
     objects = render(COMPACT_DIR)
     knative_kinds = {manifest["kind"] for manifest in objects if ".knative.dev/" in manifest["apiVersion"]}

@@ -12,7 +12,7 @@ EMITTED_BY_SOURCES = {
     "ApiServerSource Reference": (events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
     "PingSource": (events.TICK,),
 }
-"""The event types that each kind of source emits; each key is a kind, with the mode if the kind has modes."""
+"""Kind of source, with its mode if it has modes → the event types that it emits."""
 
 
 def find_problems(
@@ -22,7 +22,7 @@ def find_problems(
 
     Args:
         documents: The manifests.
-        functions: The consumed types of each function; an empty collection means all types.
+        functions: Function → its consumed event types; an empty collection means all types.
         emitted: The types that functions and ContainerSources emit; the manifests define the types of other sources.
     """
     documents = list(documents)
@@ -42,7 +42,7 @@ def _check_trigger(
     known_types: Collection[str],
     watched_kinds: Collection[str],
 ) -> Iterator[tuple[str, str]]:
-    """Yield each problem of a Trigger as (field, message)."""
+    """Yield each problem of a Trigger as a pair (field, message)."""
     attributes = trigger.get("spec.filter.attributes", dict) or {}
     kind, matched_types = attributes.get("kind"), match_types(attributes, known_types)
     function = _get_function(trigger, "spec.subscriber") or ""
@@ -66,7 +66,7 @@ def _check_trigger(
 
 
 def match_types(attributes: Mapping[str, str], known_types: Collection[str]) -> set[str]:
-    """Return the known types that a Trigger with these filter attributes matches; a flag matches several types."""
+    """Return the known types that these filter attributes match; a flag may match several types."""
     flags = [set(events.TYPES_BY_FLAG[name]) for name in attributes if name in events.TYPES_BY_FLAG]
     types = [{attributes["type"]}] if "type" in attributes else []
     return set(known_types).intersection(*flags, *types)
@@ -77,7 +77,7 @@ def _format_attributes(attributes: Mapping[str, str]) -> str:
 
 
 def _get_function(trigger: Document, field: str) -> str | None:
-    """Return the function of a destination: the last segment of its path, or the name of its Service."""
+    """Return the function of a destination, that is, the last segment of its path or the name of its Service."""
     uri = trigger.get(f"{field}.uri", str)
     return uri.rstrip("/").rpartition("/")[2] if uri else trigger.get(f"{field}.ref.name", str)
 

@@ -1,4 +1,4 @@
-"""Mutation tests: `python -m tests.mutation [MODULE...]` mutates the rules and steps, and lists surviving mutants.
+"""Mutation tests: `python -m tests.mutation [MODULE...]` mutates the rules and functions, and lists survivors.
 
 Two pytest sessions run concurrently, each with its own cluster if the tests need one. `--again` tests only the mutants
 that survived the last run.
@@ -29,7 +29,7 @@ from tests.mutation.session import SessionInput
 SESSION_COUNT = 2
 TYPE_DETECTED_FILE = MUTANTS_DIR / "types.json"
 HANG_SECONDS = 120.0
-"""A session counts as hanging if its results file gets no new line for this many seconds."""
+"""Seconds after which a session counts as hanging if its results file gets no new line."""
 SLOW_TESTS = (
     "test_request_count_is_independent_of_succeeded_maintenances",
     "test_new_pod_on_drained_node_is_found_by_rotation",
@@ -52,7 +52,7 @@ STEP_TESTS = (
 
 @dataclass(frozen=True)
 class MutationPart:
-    """Modules that the same tests cover; if `pure` is set, only the tests that need no cluster are run."""
+    """Modules that are covered by the same tests; if `pure` is set, only the tests that need no cluster run."""
 
     name: str
     paths: Sequence[Path]
@@ -75,7 +75,7 @@ def _divide_among_sessions(mutants: Sequence[Mutant]) -> list[list[Mutant]]:
 
 
 class PartRun:
-    """Runs the pytest sessions that test the mutants of one part."""
+    """Runs the pytest sessions that test a part's mutants."""
 
     def __init__(self, part: MutationPart, mutants: Sequence[Mutant]) -> None:
         self._part, self._mutants = part, mutants
@@ -85,7 +85,7 @@ class PartRun:
         self.outcomes = [ResultsFile(MUTANTS_DIR / f"{part.name}-{number}.jsonl") for number in range(SESSION_COUNT)]
 
     def test_mutants(self) -> None:
-        """List the lines that each test reaches unless the list is up to date, then test each mutant."""
+        """List the lines that each test reaches, unless the existing list is up to date, and test each mutant."""
         if not self._mutants:
             return
         print(
@@ -109,11 +109,11 @@ class PartRun:
             outcomes.file.write_text("".join(json.dumps(line) + "\n" for line in killed))
 
     def read_results(self) -> dict[str, str]:
-        """Return the test that killed each mutant, or "" if the mutant survived."""
+        """Return mutant → the test that killed it, or "" if the mutant survived."""
         return {name: test for outcomes in self.outcomes for name, test in outcomes.read_results().items()}
 
     def _is_stale(self) -> bool:
-        """Return whether the list of lines that tests reach is missing or older than the tests."""
+        """Return whether the list of the lines that tests reach is missing, or older than the tests."""
         files = [file for name in self._part.tests for file in (ROOT / name, *(ROOT / name).rglob("*.py"))]
         newest = max(file.stat().st_mtime for file in files)
         return any(not tests.file.exists() or tests.file.stat().st_mtime < newest for tests in self._reached_lines)
@@ -122,7 +122,7 @@ class PartRun:
         return [line for tests in self._reached_lines for line in tests.read_lines("listed")]
 
     def _list_reached_lines(self, session_number: int) -> None:
-        """List the lines that one session's share of the tests reaches."""
+        """List the lines that this session's share of the tests reaches."""
         self._reached_lines[session_number].file.unlink(missing_ok=True)
         session_input = SessionInput(
             str(self._reached_lines[session_number].file), [], {}, {}, self._part.pure, session_number, SESSION_COUNT
@@ -167,7 +167,7 @@ class PartRun:
 
 
 def _find_tests(mutant: Mutant, test_records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the tests that reach the mutated line or, if no test reaches it, the mutated function."""
+    """Return the tests that reach the mutated line or, if there are none, the mutated function."""
     lines = {record["listed"]: set(record["reached"].get(mutant.module, ())) for record in test_records}
     function_lines = set(range(mutant.first, mutant.last + 1))
     tests_of_line = [test for test, reached in lines.items() if mutant.line in reached]
@@ -175,7 +175,7 @@ def _find_tests(mutant: Mutant, test_records: Sequence[Mapping[str, Any]]) -> li
 
 
 def _wait_for_exit(process: subprocess.Popen[bytes], results_file: Path) -> int:
-    """Wait until a session's process exits and return its exit status; kill it if it writes no results for too long."""
+    """Wait until a session's process exits, and return the exit status; kill a process that writes no results."""
     size, since = -1, time.monotonic()
     while True:
         try:
@@ -227,7 +227,7 @@ def main() -> None:
 
 
 def _generate_mutants() -> tuple[list[Mutant], set[str]]:
-    """Generate all mutants; return them, and the names of the mutants that mypy detects."""
+    """Generate all mutants; return them, and the names of those that mypy detects."""
     shutil.rmtree(MUTANTS_DIR, ignore_errors=True)
     MUTANTS_DIR.mkdir()
     mutants = mutant_list.write_mutants([path for part in PARTS for path in part.paths])
@@ -238,7 +238,7 @@ def _generate_mutants() -> tuple[list[Mutant], set[str]]:
 
 
 def _load_mutants() -> tuple[list[Mutant], set[str]]:
-    """Return the mutants of the last run, and the names of the mutants that mypy detected."""
+    """Return the mutants of the last run, and the names of those that mypy detected."""
     return mutant_list.read_mutants(), set(json.loads(TYPE_DETECTED_FILE.read_text()))
 
 

@@ -1,4 +1,4 @@
-"""Results files: sessions append one line per result to a file, so that a killed session loses no results."""
+"""Results file: sessions append one line per result, so that a killed session loses no results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class ResultsFile:
-    """A results file; each line is a JSON object whose first key is the kind of the result."""
+    """A file of JSON objects, one per line; an object's first key is the kind of the result."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -26,11 +26,11 @@ class ResultsFile:
             yield from (line for line in map(json.loads, self.file.read_text().splitlines()) if key in line)
 
     def read_results(self) -> dict[str, str]:
-        """Return the test that killed each mutant, or "" if the mutant survived."""
+        """Return mutant → the test that killed it, or "" if the mutant survived."""
         return {line["tested"]: line["by"] for line in self.read_lines("tested")}
 
     def read_suspects(self) -> dict[str, list[str]]:
-        """Return for each mutant the tests that failed first with the mutant and then also without any mutant."""
+        """Return mutant → tests that failed with the mutant, and afterwards also without any mutant."""
         tests_by_mutant: dict[str, list[str]] = {}
         for line in self.read_lines("suspect"):
             tests_by_mutant.setdefault(line["suspect"], []).append(line["by"])
@@ -42,5 +42,5 @@ class ResultsFile:
         return started[-1] if started and started[-1] not in self.read_results() else ""
 
     def count_hangs(self) -> Counter[str]:
-        """Return how often a session hung while it tested each mutant."""
+        """Return mutant → number of times that a session hung while it tested the mutant."""
         return Counter(line["stalled"] for line in self.read_lines("stalled"))

@@ -1,4 +1,4 @@
-"""A pytest plugin that tests many mutants in one session with one cluster, each by the tests that reach it.
+"""Pytest plugin that tests many mutants in one session with one cluster, each with the tests that reach it.
 
 The option `--work` names a JSON file with a `SessionInput`, whose `results_file` gets the results. A test that fails
 with mutants of a function must pass afterwards without any mutant. Otherwise, a mutant or a problem of the machine has
@@ -29,13 +29,13 @@ from tests.mutation.results import ResultsFile
 mutant_list.install_finder()  # The finder must be installed before any conftest imports the product.
 
 MAX_RUNS = 1500
-"""Maximum number of test runs in a session with a cluster; each run leaves one or two nodes in the cluster."""
+"""Maximum number of test runs in a session with a cluster, because each run leaves one or two nodes."""
 MAX_OTHER_TESTS = 30
 """Maximum number of other modules' cluster tests per mutant, because hundreds of tests reach some mutants."""
 MAX_EXAMPLES = 30
-"""Maximum number of Hypothesis examples per test; mutants that survive them can be tested again."""
+"""Maximum number of Hypothesis examples per test; surviving mutants can be tested again."""
 CLUSTER_FIXTURES = frozenset({"cluster", "idle_cluster"})
-"""The fixtures that start a cluster; all other cluster fixtures depend on them."""
+"""The fixtures that start a cluster; all other cluster fixtures depend on these fixtures."""
 REACHED_LINES: set[tuple[str, int]] = set()
 """Files and lines that the current test has reached."""
 
@@ -90,7 +90,7 @@ INPUT_KEY = pytest.StashKey[SessionInput]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect tests marked `abreast` or `alone` and, with `excludes_cluster_tests`, tests that need a cluster."""
+    """Deselect tests marked `abreast` or `alone` and, if `excludes_cluster_tests` is set, tests that need a cluster."""
     excluded_fixtures = CLUSTER_FIXTURES if config.stash[INPUT_KEY].excludes_cluster_tests else frozenset()
     items[:] = [
         item
@@ -102,7 +102,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool:
-    """Replace pytest's loop over the tests: test the mutants, or list the lines that the tests reach."""
+    """Replace pytest's loop over the tests: test the mutants, or list the lines that each test reaches."""
     session_input = session.config.stash[INPUT_KEY]
     if session_input.mutant_names:
         MutantTester(session.items, session_input).test_mutants(session_input.mutant_names)
@@ -122,7 +122,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
 
 
 def _list_reached_lines(items: list[pytest.Item], outcomes: ResultsFile) -> None:
-    """Run each test, and record the lines of mutated modules that it reaches; run a failed test a second time."""
+    """Run each test, and record the lines of mutated modules that it reaches; retry a failed test once."""
     common_node = _find_common_node(items)
     for item in items:
         REACHED_LINES.clear()
@@ -149,7 +149,7 @@ def _trace_line(frame: FrameType, event: str, _argument: object) -> Any:
 
 
 def _run_test(item: pytest.Item, name: str, next_item: pytest.Item) -> list[pytest.TestReport]:
-    """Run one test with the mutant `name`, or unmutated if it is ""; keep fixtures that `next_item` also needs."""
+    """Run a test with the mutant `name`, or unmutated if `name` is ""; keep fixtures that `next_item` also needs."""
     _clear_caches()
     set_mutant_under_test(name)
     try:
@@ -159,7 +159,7 @@ def _run_test(item: pytest.Item, name: str, next_item: pytest.Item) -> list[pyte
 
 
 def _clear_caches() -> None:
-    """Clear the caches of mutated modules."""
+    """Clear the `functools` caches of mutated modules."""
     for name, module in list(sys.modules.items()):
         if name.startswith(("kube.", "functions.maintenance.")):
             for value in vars(module).values():
@@ -168,7 +168,7 @@ def _clear_caches() -> None:
 
 
 def _find_common_node(items: Iterable[pytest.Item]) -> Any:
-    """Return the lowest collection node that contains all these tests."""
+    """Return the lowest node of the collection tree that contains all these tests."""
     chains = [item.listchain()[:-1] for item in items]
     return [nodes[0] for nodes in zip(*chains, strict=False) if len(set(nodes)) == 1][-1]
 
@@ -182,7 +182,7 @@ class MutantTester:
         self._input = session_input
         self._outcomes = ResultsFile(Path(session_input.results_file))
         self._runs, self._max_runs = 0, math.inf if session_input.excludes_cluster_tests else MAX_RUNS
-        for item in items:  # Each test gets a timeout, because a mutant may make it hang.
+        for item in items:  # Each test gets a timeout, because a mutant may make the test hang.
             timeout_seconds = 6 + 4 * session_input.seconds.get(item.nodeid, 0)
             item.add_marker(pytest.mark.timeout(timeout_seconds, func_only=True), append=False)
 
@@ -220,9 +220,9 @@ class MutantTester:
         return next((test for test in runnable if self._is_failing(test, name, is_known_to_fail=test in trusted)), "")
 
     def _is_failing(self, test: str, name: str, *, is_known_to_fail: bool) -> bool:
-        """Return whether a test fails with a mutant.
+        """Return whether a test fails with this mutant.
 
-        Unless the test is known to fail, it must fail twice, because a busy machine can cause a failure.
+        Unless the test is known to fail, it must fail twice, because other load on the machine can cause a failure.
         """
         return not self._is_passing(test, name) and (is_known_to_fail or not self._is_passing(test, name))
 

@@ -1,4 +1,4 @@
-"""Type checks of mutants: a single run of mypy checks all mutated functions, in a copy of the source tree."""
+"""Type checks of mutants: a single mypy run checks all mutated functions, in a copy of the source tree."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MUTANT_HEAD_PATTERN = re.compile(r"\s*(?:async )?def (x[_ǁ]\w*__mutmut_(?:orig|
 
 
 def find_detected_mutants(mutants: Sequence[Mutant]) -> set[str]:
-    """Return the names of the mutants that have a type error that their original function does not have."""
+    """Return the names of the mutants with a type error that their original function does not have."""
     _write_copy()
     package_options = [option for package in PACKAGES for option in ("-p", package)]
     options = ["--config-file", str(ROOT / "pyproject.toml"), "--no-pretty", "--no-error-summary"]
@@ -38,7 +38,7 @@ def find_detected_mutants(mutants: Sequence[Mutant]) -> set[str]:
 
 
 def _write_copy() -> None:
-    """Create the copy of the source tree, with the mutated modules and the mutmut modules that they import."""
+    """Create a copy of the source tree, with the mutated modules and the mutmut modules that they import."""
     shutil.rmtree(COPY_DIR, ignore_errors=True)
     shutil.copytree(Path(mutmut.__file__).parent, COPY_DIR / "mutmut")
     for package in PACKAGES:
@@ -48,7 +48,7 @@ def _write_copy() -> None:
 
 
 def _parse_errors(output: str) -> defaultdict[str, set[str]]:
-    """Return mypy's error messages for each mutant and each original, without the function names in them."""
+    """Return mutant or original function → mypy's errors about it, without the function names in them."""
     errors_by_mutant, functions = defaultdict(set), {}
     for match in MYPY_ERROR_PATTERN.finditer(output):
         file = match["file"]
@@ -60,7 +60,7 @@ def _parse_errors(output: str) -> defaultdict[str, set[str]]:
 
 
 def _map_lines_to_mutants(file: Path) -> dict[int, str]:
-    """Return the mutant or the original function that contains each line of the file."""
+    """Return line number → the mutant or original function in this file that contains the line."""
     mutants_by_line, name = {}, ""
     module = ".".join(file.relative_to(COPY_DIR).with_suffix("").parts)
     for line_number, line in enumerate(file.read_text().splitlines(), start=1):

@@ -14,7 +14,7 @@ GENERATIONS_OUTPUT = (
     'jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.uid} {.metadata.generation}{"\\n"}{end}'
 )
 ALWAYS_SENT_KIND = "poddisruptionbudget"
-"""The kind of object that kubectl sends on every apply: a budget's selector has the patch strategy `replace`.
+"""Kind whose objects kubectl sends on every apply: a PDB's selector has the patch strategy `replace`.
 
 The API server then changes nothing.
 """

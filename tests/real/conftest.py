@@ -27,7 +27,7 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
 
 @pytest.fixture(scope="session")
 def image(buildah: Buildah) -> ProductImage:
-    """Return the product's image, built as by `make image`."""
+    """Return the product's image, built by the commands of `make image`."""
     return build_image(buildah)
 
 

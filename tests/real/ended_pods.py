@@ -1,4 +1,4 @@
-"""Records how containers of pods end, from a watch, because the API server deletes the pods right afterwards."""
+"""Watches the exit codes of pods' containers, because the API server deletes the pods soon afterwards."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TIMEOUT_SECONDS = 60.0
 
 
 @contextmanager
-def follow_ended_pods(environment: RealNodesEnvironment, path: str, label_selector: str) -> Iterator[ExitCodes]:
-    """Yield the exit codes of the containers that end while the block runs; the mapping grows meanwhile."""
+def watch_exit_codes(environment: RealNodesEnvironment, path: str, label_selector: str) -> Iterator[ExitCodes]:
+    """Yield the exit codes of the containers that terminate while the block runs; the mapping grows meanwhile."""
     exit_codes: ExitCodes = {}
     synced, stop = threading.Event(), threading.Event()
 

@@ -25,17 +25,17 @@ from tests.relay import Relay
 COMPONENT_NAMES = ("console", "postgresql")
 RECORD_LABEL = "nodemaintenance.dev/function=record"
 MAX_DRAIN_SECONDS, MAX_CONSOLE_SILENT_SECONDS = 200, 60
-"""Maximum duration of a drain, and maximum time without a response from the console during the drain, in seconds.
+"""Maximum seconds of a drain, and maximum seconds without a response from the console during the drain.
 
 The limits are for two cores that start forty pods next to another test; docs/sizing.md has the usual durations.
 Knative's webhook takes a minute to terminate.
 """
 BUDGET_PATCH = {"spec": {"minAvailable": None, "maxUnavailable": 1}}
-"""The patch of docs/install.md for Knative's budgets, which allow no eviction while there are fewer than five pods."""
+"""The patch in docs/install.md for Knative's PDBs, which allow no eviction with fewer than five pods."""
 MAX_APPLY_SECONDS = 180.0
-"""Maximum time in seconds until Knative's webhooks respond, which start again on the other node during a drain."""
+"""Maximum seconds until Knative's webhooks respond; during a drain, they restart on the other node."""
 MAX_RECORDING_SECONDS = 180.0
-"""Maximum time in seconds until the journal contains the evictions of a drain."""
+"""Maximum seconds until the journal contains the evictions of a drain."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class InstalledEnvironment(RealNodesEnvironment):
     Attributes:
         overlay: The path of the applied overlay.
         journal_url: The URL of the journal's database on this machine.
-        shipped_overlay: The shipped overlay under the applied one.
+        shipped_overlay: The shipped overlay that is the applied overlay's base.
         patches: The Kustomize patches of the applied overlay.
     """
 
@@ -55,7 +55,7 @@ class InstalledEnvironment(RealNodesEnvironment):
     patches: Sequence[Mapping[str, Any]]
 
     def apply_image(self, image: str, *components: str, patches: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Apply the overlay with another image, and with further components and patches."""
+        """Apply the overlay with another image, and with additional components and patches."""
         components = (*COMPONENT_NAMES, *components)
         patches = (*self.patches, *patches)
         pod_install.write_overlay(self.overlay, components, self.shipped_overlay, image, patches=patches)
@@ -63,7 +63,7 @@ class InstalledEnvironment(RealNodesEnvironment):
 
 
 def apply_until_accepted(cluster: LocalCluster, overlay: Path) -> None:
-    """Apply an overlay; retry while a webhook of Knative does not respond, and raise the last error."""
+    """Apply an overlay; retry while one of Knative's webhooks does not respond, and raise the last error."""
     if not wait_until(lambda: cluster.kubectl("apply", "-k", overlay, check=False).returncode == 0, MAX_APPLY_SECONDS):
         cluster.kubectl("apply", "-k", overlay)
 
@@ -77,7 +77,7 @@ def install_product(
     image: str,
     with_pull_secret: bool = False,
 ) -> Iterator[InstalledEnvironment]:
-    """Install the product with an overlay over a shipped one; yield when all of it is ready, except the webhook.
+    """Install the product with an overlay based on a shipped one; yield once all pods except the webhook's are ready.
 
     With `with_pull_secret`, the image is pulled from the private registry.
     """
@@ -113,7 +113,7 @@ def assert_drain_within_limits(environment: InstalledEnvironment, result: self_d
 
 
 def measure_recorder_delay(environment: InstalledEnvironment, result: self_drain.DrainResult) -> float:
-    """Return the seconds from the eviction of the last `evict` pod until `record` was ready; 0 if it was ready."""
+    """Return the seconds from the last eviction of an `evict` pod until `record` was ready, or 0 if it was ready."""
     pods = environment.client.list(f"/api/v1/namespaces/{NAMESPACE}/pods", label_selector=RECORD_LABEL)["items"]
     ready_times = [
         parse_time(condition["lastTransitionTime"])

@@ -1,4 +1,4 @@
-"""Helpers that create and delete maintenances of real nodes, wait for them, and list pods that containerd runs."""
+"""Helpers that create maintenances of real nodes, wait for them, delete them, and list pods with running containers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def wait_for_maintenance(
     timeout: float = TIMEOUT_SECONDS,
     group: ApiGroup = MEDIK8S,
 ) -> Object:
-    """Wait until `predicate` is true for the maintenance; return the maintenance."""
+    """Wait until the maintenance satisfies `predicate`, and return the maintenance."""
     return wait_for_object(
         environment.client,
         f"{group.path}/{name}",
@@ -46,14 +46,14 @@ def wait_for_maintenance(
 def wait_until_succeeded(
     environment: RealNodesEnvironment, name: str, timeout: float = TIMEOUT_SECONDS, group: ApiGroup = MEDIK8S
 ) -> Object:
-    """Wait until the maintenance's phase is Succeeded; return the maintenance."""
+    """Wait until the maintenance's phase is Succeeded, and return the maintenance."""
     return wait_for_maintenance(
         environment, name, lambda maintenance: m.get_phase(maintenance) == "Succeeded", timeout, group
     )
 
 
 def end_maintenance(environment: RealNodesEnvironment, name: str, node: str, group: ApiGroup = MEDIK8S) -> None:
-    """Delete a maintenance, and wait until the maintenance is gone and the node is schedulable again."""
+    """Delete a maintenance, and wait until the maintenance is gone and its node is schedulable."""
     environment.delete(f"{group.path}/{name}")
     wait_for_object(
         environment.client, f"{group.path}/{name}", lambda maintenance: maintenance is None, TIMEOUT_SECONDS
@@ -68,7 +68,7 @@ def end_maintenance(environment: RealNodesEnvironment, name: str, node: str, gro
 
 
 def list_running_pods(environment: RealNodesEnvironment, node_name: str, *pods: Object) -> set[str]:
-    """Return the names of the given pods for which containerd on the node still runs a container."""
+    """Return the names of those pods for which the node's containerd still runs a container."""
     return {
         pod["metadata"]["name"]
         for pod in pods

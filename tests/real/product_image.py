@@ -1,4 +1,4 @@
-"""Images built with buildah: their configuration, their files and servers that run them."""
+"""Images built with buildah: their configuration, their files, and servers that run them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IMAGE_NAME, IMAGE_VERSION = "localhost/nodemaintenance", "9.9.9"
 
 @dataclass(frozen=True)
 class BuiltImage:
-    """A built image."""
+    """An image that buildah has built."""
 
     name: str
     buildah: Buildah
@@ -31,7 +31,7 @@ class BuiltImage:
 
     @cached_property
     def files(self) -> Path:
-        """Return the directory where the image's files are mounted."""
+        """Return the directory at which the image's files are mounted."""
         return Path(self.buildah.run("mount", self.container).strip())
 
     @cached_property
@@ -40,7 +40,7 @@ class BuiltImage:
         return self.buildah.run("from", "--pull-never", self.name).strip()
 
     def build_server(self, name: str, log_file: Path, environment: Mapping[str, str], mounted_path: Path) -> Server:
-        """Build a server that runs the image as the image's user in the host's network; `mounted_path` is read-only."""
+        """Build a server that runs the image as its user in the host's network; `mounted_path` is mounted read-only."""
         options = [f"--env={key}={value}" for key, value in environment.items()]
         command = [
             "buildah",
@@ -62,7 +62,7 @@ class ProductImage(BuiltImage):
 
     @property
     def size_bytes(self) -> int:
-        """Return the size in bytes of the files that the image adds to its base."""
+        """Return the size in bytes of the files that the image adds to its base image."""
         return sum(
             file.lstat().st_size for directory in ("venv", "app") for file in (self.files / directory).rglob("*")
         )

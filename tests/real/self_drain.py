@@ -1,4 +1,4 @@
-"""Drains the product's own node, and observes evictions, journal entries and the console's availability."""
+"""Drains a node that runs the product, and observes evictions, journal entries and the console's availability."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class DrainResult:
         evicted: The names of the evicted pods; a pod is listed once per granted eviction.
         still_running: The names of the evictable pods for which containerd still ran a container.
         max_silent_seconds: The longest time in seconds without a response from the console.
-        evict_evicted_at: The time at which a pod of `evict` was evicted last, None if none was evicted.
+        evict_evicted_at: The time of the last eviction of an `evict` pod, or None if no such pod was evicted.
     """
 
     seconds: float
@@ -62,9 +62,9 @@ def drain_and_observe(
     timeout: float,
     on_progress: Callable[[], None] = lambda: None,
 ) -> DrainResult:
-    """Drain and restore a node; call `on_progress` once the drain is in progress."""
+    """Drain and restore a node; call `on_progress` while the drain is in progress."""
     evictable = _list_evictable_pods(environment, node)
-    poller = _start_polling(environment, "console", node)
+    poller = _start_readiness_poller(environment, "console", node)
     audit = AuditLog(environment.cluster.audit_log)
     started, started_at = time.monotonic(), time.time()
     try:
@@ -84,18 +84,18 @@ def drain_and_observe(
         seconds,
         [entry["objectRef"]["name"] for entry in evictions],
         still_running,
-        _measure_longest_silence(poller.log, started_at),
+        _measure_longest_console_outage(poller.log, started_at),
         parse_time(own_evictions[-1]["stageTimestamp"]) if own_evictions else None,
     )
 
 
 def is_in_progress(maintenance: Object) -> bool:
-    """Return whether the first evictions were sent."""
+    """Return whether the drain has requested its first evictions."""
     return bool(maintenance.get("status", {}).get("pendingPods")) or m.get_phase(maintenance) == "Succeeded"
 
 
 def read_evicted_pods_from_journal(journal_url: str) -> set[str]:
-    """Return the names of the pods whose eviction is recorded in the journal, in an event or in a function's reply.
+    """Return the names of the pods whose evictions are recorded in the journal, in an event or a function's reply.
 
     `node.drained` contains the last evictions, which the API server granted after their pass had ended.
     """
@@ -131,8 +131,8 @@ def _list_evictable_pods(environment: RealNodesEnvironment, node: str) -> list[O
     return [pod for pod in pods if not kinds & {owner["kind"] for owner in pod["metadata"].get("ownerReferences", [])}]
 
 
-def _start_polling(environment: RealNodesEnvironment, service: str, drained_node: str) -> Server:
-    """Poll a Service's readiness endpoint from another node through kube-proxy, and log one line per response."""
+def _start_readiness_poller(environment: RealNodesEnvironment, service: str, drained_node: str) -> Server:
+    """Start a poller on another node that requests a Service's readiness endpoint and logs one line per response."""
     path = f"/api/v1/namespaces/{NAMESPACE}/services/{service}"
     address = environment.client.get(path)["spec"]["clusterIP"]
     other_node = next(node for node in environment.nodes.nodes if node.name != drained_node)
@@ -150,9 +150,9 @@ def _wait_for_response_after(poller: Server, since: float) -> None:
     deadline = time.monotonic() + 60
     while not any(response_time > since for response_time in _read_response_times(poller.log)):
         assert time.monotonic() < deadline, "the console does not respond"
-        time.sleep(0.2)  # Nothing notifies the test when the log file grows.
+        time.sleep(0.2)  # No notification reports that the log file has grown.
 
 
-def _measure_longest_silence(log: Path, start: float) -> float:
+def _measure_longest_console_outage(log: Path, start: float) -> float:
     response_times = [start, *(response_time for response_time in _read_response_times(log) if response_time > start)]
     return max(after - before for before, after in itertools.pairwise(response_times))

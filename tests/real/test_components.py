@@ -34,7 +34,7 @@ CREATE_SECRET_COMMAND = (
     "--from-literal=secret=0123456789abcdef",
 )
 USER_ID = 65532
-"""The user ID of the image's processes."""
+"""The user id of the image's processes."""
 VOLUME_MANIFEST: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "PersistentVolume",
@@ -60,7 +60,7 @@ class InstallVariant:
     Attributes:
         components: The components in the order in which they are applied.
         files: Additional manifests.
-        patches: Patches in the format of a kustomization.
+        patches: Kustomize patches.
         min_pods: The minimum number of pods.
     """
 
@@ -106,7 +106,7 @@ ONE_PROCESS = InstallVariant(
 
 @pytest.fixture(scope="module")
 def bare_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNodesEnvironment]:
-    """Yield two real nodes with Knative as pods, the CRDs of all components and of `monitoring`, and a volume."""
+    """Yield two real nodes with Knative as pods, all components' CRDs, those of `monitoring`, and a volume."""
     preflight.check_host()
     folder = tmp_path_factory.mktemp("components")
     with pod_install.start_real_cluster(folder / "cluster") as (cluster, nodes):
@@ -121,7 +121,7 @@ def bare_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealN
 def test_install_variant_drains_node_and_is_removed(
     bare_environment: RealNodesEnvironment, variant: InstallVariant, tmp_path: Path
 ) -> None:
-    """Check that an install becomes Ready, is unchanged by a second apply, drains a node and is removed completely."""
+    """Check that an install becomes Ready, drains a node, is unchanged by a second apply, and is removed completely."""
     cluster = bare_environment.cluster
     cluster.kubectl("create", "namespace", NAMESPACE)
     cluster.kubectl(*CREATE_SECRET_COMMAND)
@@ -144,7 +144,7 @@ def test_install_variant_drains_node_and_is_removed(
 
 
 def create_volume(directory: Path) -> str:
-    """Create the journal's directory, which the image's user may write to; return the PersistentVolume's manifest."""
+    """Create the journal's directory, writable by the image's user; return the PersistentVolume's manifest."""
     directory.mkdir()
     shutil.chown(directory, USER_ID)
     return json.dumps({**VOLUME_MANIFEST, "spec": {**VOLUME_MANIFEST["spec"], "hostPath": {"path": str(directory)}}})

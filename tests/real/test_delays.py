@@ -1,4 +1,4 @@
-"""Tests for delays in the drain of real containers: a budget with real probes, and a crashed kubelet."""
+"""Tests for delays in the drain of real containers: a PodDisruptionBudget with real probes, and a crashed kubelet."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.real.environment import (
     RealNodesEnvironment,
     are_ready,
     build_pod_spec,
+    build_preferred_node_affinity,
     build_workload,
-    prefer_node,
 )
 
 pytestmark = pytest.mark.real
@@ -30,12 +30,15 @@ BUDGETS_PATH = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 
 
 def test_budget_keeps_minimum_number_of_pods_ready(environment: RealNodesEnvironment) -> None:
-    """Check that a budget keeps two of three pods ready during a drain; their readiness probe succeeds after 2 s."""
+    """Check that a PDB keeps two of three pods ready during a drain; the readiness probe succeeds after 2 s."""
     replicas, min_ready = 3, 2
     readiness_probe = {"exec": {"command": ["ls", "ready"]}, "periodSeconds": 1}
     script = "sleep 2; touch ready; exec sleep 1000"
     pods = build_pod_spec(
-        script, terminationGracePeriodSeconds=1, readinessProbe=readiness_probe, **prefer_node(NODE_NAME)
+        script,
+        terminationGracePeriodSeconds=1,
+        readinessProbe=readiness_probe,
+        **build_preferred_node_affinity(NODE_NAME),
     )
     budget = {"minAvailable": min_ready, "selector": {"matchLabels": {"app": "counted"}}}
     environment.client.create(BUDGETS_PATH, {"metadata": {"name": "counted"}, "spec": budget})
@@ -62,7 +65,7 @@ def test_budget_keeps_minimum_number_of_pods_ready(environment: RealNodesEnviron
 def test_crashed_kubelet_delays_drain(environment: RealNodesEnvironment) -> None:
     """Check that a drain waits for a crashed kubelet: terminating pods stay pending until the kubelet runs again."""
     pod_spec = build_pod_spec(
-        IGNORE_SIGTERM_SCRIPT, terminationGracePeriodSeconds=GRACE_SECONDS, **prefer_node(NODE_NAME)
+        IGNORE_SIGTERM_SCRIPT, terminationGracePeriodSeconds=GRACE_SECONDS, **build_preferred_node_affinity(NODE_NAME)
     )
     environment.client.create(f"{APPS_PATH}/deployments", build_workload("lost", {"replicas": 1}, pod_spec))
     (pod,) = environment.wait_for_pods("lost", are_ready(1))

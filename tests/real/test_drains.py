@@ -1,4 +1,4 @@
-"""Tests for the drain of a real node: containerd stops the evicted containers as specified and keeps the others."""
+"""Tests for the drain of a real node: containerd stops the evicted pods' containers as specified, and no others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXIT_ON_SIGTERM_SCRIPT = "trap 'echo term >> /records/{name}; exit 0' TERM; whil
 
 @dataclass(frozen=True)
 class DrainObservation:
-    """Observations from the drain of a node: its pods, the duration, and containers that still ran at the end."""
+    """The observed drain of a node: its pods, its duration, and the containers that ran at its end."""
 
     records_dir: Path
     evicted_pods: Mapping[str, Object]
@@ -49,7 +49,7 @@ class DrainObservation:
 def observation(
     environment: RealNodesEnvironment, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[DrainObservation]:
-    """Yield the observations from the drain of a node that had a pod of each kind."""
+    """Yield the observed drain of a node that had a pod of each kind."""
     records_dir = tmp_path_factory.mktemp("records")
     records_dir.chmod(0o777)
     environment.client.patch(f"/api/v1/nodes/{TARGET_NODE}", {"spec": {"unschedulable": True}})
@@ -110,7 +110,7 @@ def _create_statefulset_with_volume(environment: RealNodesEnvironment, records_d
 
 
 def _create_remaining_pods(environment: RealNodesEnvironment) -> dict[str, Object]:
-    """Create the pods that a drain does not evict: a DaemonSet's pod and a static pod."""
+    """Create the pods that a drain does not evict: a DaemonSet pod and a static pod."""
     environment.client.create(f"{APPS_PATH}/daemonsets", build_workload("everywhere", {}, build_pod_spec("sleep 1000")))
     static = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "static", "labels": {"app": "static"}}}
     file = environment.get_node(SOURCE_NODE).directory / "static" / "static.yaml"
@@ -124,7 +124,7 @@ def _create_remaining_pods(environment: RealNodesEnvironment) -> dict[str, Objec
         labels="app=everywhere",
         fields=f"spec.nodeName={SOURCE_NODE}",
     )
-    # containerd uses the uid of a static pod's file; the mirror pod has this uid in an annotation.
+    # containerd uses the uid in a static pod's file, which the mirror pod has in an annotation.
     manifest_metadata = {
         **mirrored["metadata"],
         "uid": mirrored["metadata"]["annotations"]["kubernetes.io/config.hash"],
@@ -133,7 +133,7 @@ def _create_remaining_pods(environment: RealNodesEnvironment) -> dict[str, Objec
 
 
 def test_no_container_of_evicted_pods_still_runs(observation: DrainObservation) -> None:
-    """Check that only the pods that were not evicted have running containers once the maintenance is Succeeded."""
+    """Check that containers of evicted pods no longer run when the maintenance has succeeded."""
     pod_count, seconds = len(observation.evicted_pods), observation.seconds
     print(f"{pod_count} pods left in {seconds:.1f} s, including the longest grace period of {GRACE_SECONDS} s")
     assert observation.still_running == {pod["metadata"]["name"] for pod in observation.remaining_pods.values()}
@@ -142,18 +142,18 @@ def test_no_container_of_evicted_pods_still_runs(observation: DrainObservation) 
 
 
 def test_pre_stop_hook_runs_before_sigterm(observation: DrainObservation) -> None:
-    """Check that the containers of evicted pods run their preStop hook first and then receive SIGTERM."""
+    """Check that the containers of evicted pods run their preStop hook, and then receive SIGTERM."""
     assert (observation.records_dir / "polite").read_text() == "term\n"
     assert (observation.records_dir / "hooked").read_text() == "hook\nterm\n"
 
 
 def test_drain_waits_for_grace_period(observation: DrainObservation) -> None:
-    """Check that a drain waits for a process that ignores SIGTERM until the kubelet kills it after its grace period."""
+    """Check that a drain waits until the kubelet kills a process that ignores SIGTERM, after the grace period."""
     assert GRACE_SECONDS < observation.seconds < GRACE_SECONDS + 12
 
 
 def test_evicted_workloads_run_on_second_node(environment: RealNodesEnvironment, observation: DrainObservation) -> None:
-    """Check that the workloads run on the other node with new pods and with the data on their volume."""
+    """Check that the workloads run on the other node, with new pods and with the data on their volume."""
     for name in ("polite", "hooked", "deaf", "scratch", "kept-data"):
         (pod,) = environment.wait_for_pods(name, are_ready(1))
         assert pod["spec"]["nodeName"] == TARGET_NODE

@@ -1,4 +1,4 @@
-"""Tests for the image that func makes of this repository, and for the functions that its middleware serves."""
+"""Tests for the image that func builds from this repository, and for its functions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAINTENANCE_NAME = "imaged-by-func"
 
 @pytest.fixture(scope="module")
 def image(buildah: Buildah) -> BuiltImage:
-    """Return the image that func makes of this repository."""
+    """Return the image that func builds from this repository."""
     return BuiltImage(func_image.build_image(buildah), buildah)
 
 
@@ -39,13 +39,13 @@ def test_image_contains_no_ignored_files(image: BuiltImage) -> None:
     ignored = {pattern.strip("/") for pattern in func_image.list_ignored_patterns()}
 
     assert names - ignored >= {"function.py", "pyproject.toml", "functions", "eventing", "kube", "console"}
-    assert names & ignored <= {".func", "build", "function.egg-info"}, "pip made these directories during the build"
+    assert names & ignored <= {".func", "build", "function.egg-info"}, "pip created these directories during the build"
     assert image.oci_config["config"]["User"] == "1000:1000"
 
 
 @pytest.fixture
 def unknown_node_maintenance(installed_cluster: LocalCluster) -> Iterator[dict[str, Any]]:
-    """Yield a NodeMaintenance of an unknown node, to which `begin` replies with an event without changing a node."""
+    """Yield a NodeMaintenance for an unknown node; `begin` replies to its event without changing a node."""
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": MAINTENANCE_NAME}}
     client = installed_cluster.get_client()
     yield client.create(MEDIK8S.path, {**body, "spec": {"nodeName": "no-such-node"}})
@@ -55,7 +55,7 @@ def unknown_node_maintenance(installed_cluster: LocalCluster) -> Iterator[dict[s
 def test_function_in_image_replies_to_event(
     image: BuiltImage, installed_cluster: LocalCluster, unknown_node_maintenance: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Check that the middleware in the image is ready, and that `begin` replies to an event with an event."""
+    """Check that the server in the image is ready, and that `begin` replies to an event with an event."""
     kubeconfig, port = installed_cluster.ensure_kubeconfig(access.make_username("functions")), reserve_port()
     kubeconfig.chmod(0o644)
     variables = {"KUBECONFIG": str(kubeconfig), "LISTEN_ADDRESS": f"{LOOPBACK}:{port}"}

@@ -1,4 +1,4 @@
-"""Tests for the image: its size, metadata, content and reproducible build, and a function that runs in it."""
+"""Tests for the image's size, metadata, content and reproducible build, and for a function that runs in it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_SIZE_BYTES = 120_000_000
 
 
 def test_image_is_small_and_has_numeric_user_and_oci_annotations(image: ProductImage) -> None:
-    """Check that the layers are below the maximum size, the user is numeric, and the OCI annotations are set."""
+    """Check that the layers are below the maximum size, that the user is numeric, and that OCI annotations are set."""
     config = image.oci_config["config"]
     print(f"{image.size_bytes / 1e6:.1f} MB on top of the base")
     assert image.size_bytes < MAX_SIZE_BYTES
@@ -40,7 +40,7 @@ def test_image_is_small_and_has_numeric_user_and_oci_annotations(image: ProductI
 
 
 def test_image_contains_no_build_tools(image: ProductImage) -> None:
-    """Check that the image contains neither pip nor compilers, and no file that its user may write to."""
+    """Check that the image contains neither pip nor compilers, and no file that the image's user may write."""
     assert not [*image.files.glob("venv/lib/python3*/site-packages/pip*"), *image.files.glob("venv/bin/pip*")]
     assert not (image.files / "tools").exists()
     assert not [program for name in ("gcc", "cc", "make", "git") for program in image.files.glob(f"usr/bin/{name}")]
@@ -107,7 +107,7 @@ def test_image_is_pushed_to_registry(image: ProductImage, buildah: Buildah, tmp_
 def test_function_in_image_begins_maintenance(
     image: ProductImage, installed_cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """Check that `begin`, run as the image's user with its ServiceAccount, begins a maintenance on an API server."""
+    """Check that `begin`, run in the image with its ServiceAccount's token, begins a maintenance."""
     kubeconfig, port = installed_cluster.ensure_kubeconfig(access.make_username("begin")), reserve_port()
     kubeconfig.chmod(0o644)
     variables = {"FUNCTION": "begin", "KUBECONFIG": str(kubeconfig), **build_bind_env(port)}

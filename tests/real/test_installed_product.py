@@ -1,4 +1,4 @@
-"""Tests for the product as a user installs it: its image and Knative run as pods, and the manifests are unchanged."""
+"""Tests for the product as a user installs it: its image and Knative run as pods, with unchanged manifests."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from tests.real.installed_environment import (
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
 UPGRADED_IMAGE = f"{product_image.IMAGE_NAME}:v0.0.1"
-"""A second tag of the product's image."""
+"""A second tag for the product's image."""
 PODSOURCE_DEPLOYMENT, MAX_PODSOURCE_GENERATION = "podsource-deployment", 4
-"""PodSource's Deployment, and its maximum generation.
+"""PodSource's Deployment, and the maximum generation of this Deployment.
 
-The ContainerSource creates the Deployment, and its SinkBinding adds environment variables. Each of the two
-controllers may overwrite the other's write once.
+The ContainerSource creates the Deployment, and its SinkBinding adds environment variables. Each of the two controllers
+may overwrite the other's write once.
 """
 
 
@@ -109,9 +109,9 @@ def test_second_apply_changes_nothing(installed_environment: InstalledEnvironmen
     )
 
 
-@pytest.mark.alone  # It moves forty pods at once; the pods together have the CPU weight of one process.
+@pytest.mark.alone  # The drain moves forty pods at once, which together have the CPU weight of one process.
 def test_drain_succeeds_if_image_is_upgraded_during_drain(installed_environment: InstalledEnvironment) -> None:
-    """Check that a drain of the product's own node succeeds although a different image tag is applied during the drain.
+    """Check that a drain of the product's own node succeeds although the image is upgraded during the drain.
 
     Functions, broker, PodSource, journal, console and a different workload move to the other node, where the drain is
     completed. No pod is evicted twice. Each eviction is in the journal, except evictions of `evict` pods, which evict
@@ -139,7 +139,7 @@ def test_drain_succeeds_if_image_is_upgraded_during_drain(installed_environment:
 
 
 def list_product_images(environment: InstalledEnvironment) -> set[str]:
-    """Return the names of the product images that the pods use."""
+    """Return the names of the product's images that its pods use."""
     pods = environment.client.list(f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
     images = {container["image"] for pod in pods for container in pod["spec"]["containers"]}
     return {image for image in images if image.startswith(product_image.IMAGE_NAME)}

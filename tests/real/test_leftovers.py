@@ -81,7 +81,7 @@ def start_cluster_with_pod(directory: Path, engine: str = "local") -> None:
     """Start a cluster with a real node and a running pod."""
     up_result = run_command(directory, "up", "--nodes", "1", "--real", "1", "--delivery", engine)
     assert up_result.returncode == 0, up_result.stdout + up_result.stderr
-    # The first process of a container ignores SIGTERM by default.
+    # The first process in a container ignores SIGTERM by default.
     options = json.dumps({"spec": {"terminationGracePeriodSeconds": 1}})
     run_kubectl(
         directory, "run", "one", "--image=localhost/busybox:local", f"--overrides={options}", "--", "sleep", "1000"
@@ -90,7 +90,7 @@ def start_cluster_with_pod(directory: Path, engine: str = "local") -> None:
 
 
 def test_make_down_after_kill_leaves_nothing(cluster_directory: Path) -> None:
-    """Check that `make down` removes all traces, such as mounts and devices, after all processes were killed."""
+    """Check that after a kill of all processes, `make down` removes all traces, such as mounts and devices."""
     traces_before = collect_traces(cluster_directory)
     start_cluster_with_pod(cluster_directory)
     for group in (
@@ -147,7 +147,7 @@ def kill_process_group(process_group: int) -> None:
 )
 def test_unsuitable_machine_is_reported(command_prefix: list[str], missing: str) -> None:
     """Check that a command on an unsuitable machine fails within a second with one line, and installs nothing."""
-    # The user 65534 runs the system's Python, because possibly only root can read the virtual environment's Python.
+    # User 65534 runs the system's Python, because perhaps only root can read the virtual environment's Python.
     python = (
         "/usr/bin/python3"
         if command_prefix == AS_USER_NOBODY_COMMAND and Path("/usr/bin/python3").exists()
@@ -165,7 +165,7 @@ def test_unsuitable_machine_is_reported(command_prefix: list[str], missing: str)
 
 
 def test_machine_without_installed_packages_is_suitable() -> None:
-    """Check that a fresh machine, on which packages are still missing, is not reported as unsuitable."""
+    """Check that a new machine, on which packages are still missing, is not reported as unsuitable."""
     command = [sys.executable, "-m", "localcluster.nodes.preflight"]
     variables = {**os.environ, "PATH": "/usr/bin:/bin"}  # No program `iptables` is on this PATH.
     result = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real
 
 
 def test_pod_reaches_service_on_different_node(environment: RealNodesEnvironment) -> None:
-    """Check that a pod reaches a Service of a pod on a different node by name, through CNI, kube-proxy and CoreDNS."""
+    """Check that a pod reaches a Service on the other node by name, through CNI, kube-proxy and CoreDNS."""
     environment.create_pod("answers", "real-1", WEB_SERVER_SCRIPT.format(text="hello"), readinessProbe=WEB_SERVER_PROBE)
     environment.create_service("answers")
     environment.wait_for_pod("answers", is_ready)
@@ -77,8 +77,8 @@ def test_api_server_accepts_token_of_pod(environment: RealNodesEnvironment) -> N
 def test_coredns_is_ready_on_both_nodes(environment: RealNodesEnvironment) -> None:
     """Check that CoreDNS is Ready on both nodes.
 
-    CoreDNS becomes Ready once it has read all Services from the API server, through the Service `kubernetes`, whose
-    certificate it verifies.
+    CoreDNS becomes Ready once it has read all Services from the API server through the Service `kubernetes`, and has
+    verified the Service's certificate.
     """
     pods = environment.client.list("/api/v1/namespaces/kube-system/pods", label_selector="k8s-app=kube-dns")["items"]
 
@@ -87,7 +87,7 @@ def test_coredns_is_ready_on_both_nodes(environment: RealNodesEnvironment) -> No
 
 
 def test_pods_without_toleration_run_on_real_nodes(environment: RealNodesEnvironment) -> None:
-    """Check that pods without a toleration run on the real nodes; kwok's nodes have a taint."""
+    """Check that pods without a toleration run on the real nodes, because kwok's nodes have a taint."""
     spec: Object = {"replicas": 6, "selector": {"matchLabels": {"app": "ordinary"}}}
     pods = build_pod_spec("sleep 1000", terminationGracePeriodSeconds=1)
     spec["template"] = {"metadata": {"labels": {"app": "ordinary"}}, "spec": pods}
@@ -115,7 +115,7 @@ def test_containerd_runs_containers_while_pod_exists(environment: RealNodesEnvir
 
 
 def test_image_deleted_on_node_stays_intact_on_other_nodes(environment: RealNodesEnvironment) -> None:
-    """Check that an image deleted on one node stays intact on the other node, although nodes share unpacked files."""
+    """Check that an image deleted on one node stays intact on the other, although nodes share the unpacked files."""
     ctr = ("ctr", "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io", "images")
     first_sandbox, second_sandbox = environment.get_node("real-1").sandbox, environment.get_node("real-2").sandbox
     archive = environment.nodes.directory / "coredns.tar"

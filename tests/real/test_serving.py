@@ -1,4 +1,4 @@
-"""Tests for the default overlay on real Knative Serving: its functions are Knative Services, pulled from a registry."""
+"""Tests for the default overlay on real Knative Serving: its functions are Knative Services from a private registry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from localcluster.waiting import wait_for_collection
 from tests.machine_speed import is_below_scaled_limit, measure_slowdown
 from tests.proofs import proves
 from tests.real import applied_manifests, maintenances, self_drain
-from tests.real.ended_pods import follow_ended_pods
+from tests.real.ended_pods import watch_exit_codes
 from tests.real.environment import APPS_PATH, build_workload
 from tests.real.installed_environment import (
     BUDGET_PATCH,
@@ -45,19 +45,19 @@ BUDGETS = (
     ("knative-serving", "activator-pdb"),
     ("knative-serving", "webhook-pdb"),
 )
-"""Knative's budgets that allow no eviction if the Deployment has one pod."""
+"""Knative's PodDisruptionBudgets that allow no eviction if the Deployment has one pod."""
 FUNCTION_LABEL = "serving.knative.dev/service"
 FUNCTIONS_WITH_TICK = {"renew-certificates", "resync"}
-"""The functions that handle each tick, so that they never scale to zero."""
+"""The functions that handle each tick, and therefore never scale to zero."""
 SHORT_WINDOW_PATCH = {
     "target": {"kind": "Service", "group": "serving.knative.dev"},
     "patch": "- {op: add, path: /spec/template/metadata/annotations/autoscaling.knative.dev~1window, value: 6s}",
 }
-"""The shortest time without requests after which Serving ends a function's pods; the default is 60 s."""
+"""The shortest time without requests after which Serving terminates a function's pods; the default is 60 s."""
 SCALE_DOWN_SECONDS = 240.0
-"""Maximum time until idle functions have no pods: Serving's grace period, and the end of the pods."""
+"""Maximum seconds until idle functions have no pods: Serving's grace period, plus the pods' termination."""
 MAX_COLD_DRAIN_SECONDS = 16.0
-"""Maximum duration of the drain of three pods if no function of the drain has a pod; alone, it takes 5 to 8 s."""
+"""Maximum seconds to drain three pods if no function has a pod; without other load, the drain takes 5 to 8 s."""
 NEXT_VERSION = "0.0.1"
 
 
@@ -75,7 +75,7 @@ def serving_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[In
 
 
 def create_workload(environment: InstalledEnvironment, name: str, replicas: int, **budget: object) -> None:
-    """Create a Deployment whose pods run on the kwok node, and wait for them; with a budget if one is given."""
+    """Create a Deployment on the kwok node, and wait for its pods; with a PodDisruptionBudget if `budget` is given."""
     spec = {
         "nodeSelector": {"kubernetes.io/hostname": "node-1"},
         "tolerations": [FAKE_NODE_TOLERATION],
@@ -97,7 +97,7 @@ def _is_running(pod: Object) -> bool:
 def test_each_service_has_one_revision_and_second_apply_changes_nothing(
     serving_environment: InstalledEnvironment,
 ) -> None:
-    """Check that an install starts each function once, with the digest of the pushed image, and is idempotent.
+    """Check that an install starts each function once, with the pushed image's digest, and is idempotent.
 
     A revision that Knative creates for a changed environment variable would start each of these functions twice.
     """
@@ -124,7 +124,7 @@ def test_each_service_has_one_revision_and_second_apply_changes_nothing(
 def test_kn_lists_every_object_as_ready(
     serving_environment: InstalledEnvironment, arguments: str, names: tuple[str, ...]
 ) -> None:
-    """Check the commands of docs/install.md, which list the product's objects with Knative's client."""
+    """Check the commands in docs/install.md that list the product's objects with the client `kn`."""
     rows = [line.split() for line in run_kn(serving_environment, arguments).splitlines()[1:]]
 
     assert set(names) <= {row[0] for row in rows}
@@ -139,7 +139,7 @@ def test_kn_describes_broker_as_ready(serving_environment: InstalledEnvironment)
 
 
 def run_kn(environment: InstalledEnvironment, arguments: str) -> str:
-    """Run Knative's client as the administrator, in the product's namespace; return its output."""
+    """Run `kn` as the administrator in the product's namespace, and return its output."""
     program = build.get_target_dir(build.KN) / "kn"
     options = ("--kubeconfig", str(environment.cluster.kubeconfig), "--namespace", NAMESPACE)
     command = [str(program), *arguments.split(), *options]
@@ -159,10 +159,10 @@ def test_maintenance_drains_and_restores_node(serving_environment: InstalledEnvi
 
 
 @pytest.mark.parametrize(("namespace", "name"), [("knative-serving", "activator"), ("traefik", "traefik")])
-def test_drain_ends_although_data_plane_is_killed(
+def test_drain_succeeds_although_data_plane_is_killed(
     serving_environment: InstalledEnvironment, namespace: str, name: str
 ) -> None:
-    """Check that a drain behind a budget succeeds if a part of Serving's data plane is killed during the drain."""
+    """Check that a drain with a PDB succeeds if a part of Knative Serving's data plane is killed during the drain."""
     create_workload(serving_environment, name, 6, maxUnavailable=1)
     maintenances.create_maintenance(serving_environment, name, "node-1")
     maintenances.wait_for_maintenance(serving_environment, name, self_drain.is_in_progress)
@@ -176,8 +176,8 @@ def test_drain_ends_although_data_plane_is_killed(
     serving_environment.delete(BUDGETS_PATH.format("default", name))
 
 
-def test_more_concurrent_drains_than_function_accepts_requests(serving_environment: InstalledEnvironment) -> None:
-    """Check that 24 nodes drain at once, although a function's pod accepts only 16 concurrent requests."""
+def test_more_drains_than_concurrent_requests_per_pod_succeed(serving_environment: InstalledEnvironment) -> None:
+    """Check that 24 nodes are drained concurrently, although a function's pod accepts only 16 concurrent requests."""
     names = serving_environment.cluster.add_nodes(24)
     for name in names:
         for number in (1, 2):
@@ -205,7 +205,7 @@ def test_more_concurrent_drains_than_function_accepts_requests(serving_environme
 def test_unavailable_image_keeps_previous_revision(
     serving_environment: InstalledEnvironment, name: str, image: str, reason: str
 ) -> None:
-    """Check that each Knative Service names an image that cannot be pulled, and why; its previous revision drains."""
+    """Check that each Knative Service reports an image that cannot be pulled; its previous revision drains a node."""
     previous_image = read_applied_image(serving_environment)
     serving_environment.apply_image(image)
     wait_for_collection(
@@ -226,7 +226,7 @@ def test_unavailable_image_keeps_previous_revision(
 
 
 def read_applied_image(environment: InstalledEnvironment) -> str:
-    """Return the image of `begin`."""
+    """Return the image that the function `begin` currently uses."""
     service = environment.client.get(f"{SERVICES_PATH}/begin")
     return str(service["spec"]["template"]["spec"]["containers"][0]["image"])
 
@@ -239,23 +239,23 @@ def _read_ready_message(service: Object) -> str:
     )
 
 
-@pytest.mark.alone  # It moves forty pods at once; the pods together have the CPU weight of one process.
+@pytest.mark.alone  # The drain moves forty pods at once, which together have the CPU weight of one process.
 def test_drain_of_functions_node_replaces_them_gradually(serving_environment: InstalledEnvironment) -> None:
-    """Check that a drain of the functions' node names Knative's budgets, and succeeds after the documented patch.
+    """Check that a drain of the functions' node reports Knative's PDBs, and succeeds after the documented patch.
 
-    Every function ends by itself, and not because its grace period is over. No pod is evicted twice, and the
-    journal contains each eviction, although a new image is rolled out during the drain.
+    Every function exits by itself, and not because its grace period has ended. No pod is evicted twice, and the journal
+    contains each eviction, although a new image is rolled out during the drain.
     """
     node = find_node_of_activator(serving_environment)
     functions_on_node = list_function_pods(serving_environment, node)
     push_product_image(serving_environment.nodes.nodes, NEXT_VERSION)
-    with follow_ended_pods(serving_environment, PODS_PATH, FUNCTION_LABEL) as ended_pods:
+    with watch_exit_codes(serving_environment, PODS_PATH, FUNCTION_LABEL) as ended_pods:
         result = self_drain.drain_and_observe(
             serving_environment,
             "gradual",
             node,
             MAX_DRAIN_SECONDS * measure_slowdown(),
-            lambda: open_budgets_and_roll_out(serving_environment),
+            lambda: patch_budgets_and_roll_out_image(serving_environment),
         )
         pod_install.wait_until_ready(serving_environment.cluster, pod_install.LATE_DEPLOYMENT)
 
@@ -266,26 +266,26 @@ def test_drain_of_functions_node_replaces_them_gradually(serving_environment: In
 
 
 def find_node_of_activator(environment: InstalledEnvironment) -> str:
-    """Return the node of Serving's activator, whose budget blocks a drain."""
+    """Return the node of Serving's activator, whose PodDisruptionBudget blocks a drain."""
     (pod,) = environment.client.list("/api/v1/namespaces/knative-serving/pods", label_selector="app=activator")["items"]
     return str(pod["spec"]["nodeName"])
 
 
 def list_function_pods(environment: InstalledEnvironment, node: str) -> set[str]:
-    """Return the names of the functions' pods on the node, without terminating ones."""
+    """Return the names of the functions' pods on the node, without terminating pods."""
     listed = environment.client.list(PODS_PATH, field_selector=f"spec.nodeName={node}", label_selector=FUNCTION_LABEL)
     return {pod["metadata"]["name"] for pod in listed["items"] if not pod["metadata"].get("deletionTimestamp")}
 
 
-def open_budgets_and_roll_out(environment: InstalledEnvironment) -> None:
-    """Wait until the status names the activator's budget, apply another image, and patch Knative's budgets."""
+def patch_budgets_and_roll_out_image(environment: InstalledEnvironment) -> None:
+    """Wait until the status lists the activator's PDB, apply another image, and patch Knative's PDBs."""
     maintenances.wait_for_maintenance(
         environment,
         "gradual",
         lambda maintenance: "activator-pdb" in _list_blocking_budgets(maintenance),
         MAX_DRAIN_SECONDS * measure_slowdown(),
     )
-    # Knative's webhooks, which validate the overlay, leave the node as soon as their budgets allow it.
+    # Knative's webhooks, which validate the overlay, leave the node as soon as their PDBs allow it.
     environment.apply_image(f"{PUSHED_IMAGE_NAME}:v{NEXT_VERSION}")
     for namespace, name in BUDGETS:
         environment.client.patch(BUDGETS_PATH.format(namespace, name), BUDGET_PATCH)
@@ -296,7 +296,7 @@ def _list_blocking_budgets(maintenance: Object) -> set[str]:
 
 
 def test_functions_start_from_zero(serving_environment: InstalledEnvironment) -> None:
-    """Check that with `scale-to-zero` idle functions have no pods, and that a drain starts them within seconds.
+    """Check that with `scale-to-zero`, idle functions have no pods, and that a drain starts them within seconds.
 
     The functions that handle ticks keep their pods.
     """

@@ -26,7 +26,7 @@ OVERLAYS_DIR = ROOT / "manifests" / "overlays"
 
 @dataclass(frozen=True)
 class Variant:
-    """An overlay, with what it serves.
+    """An overlay, and what the test of this overlay uses.
 
     Attributes:
         overlay: The shipped overlay's name.
@@ -50,10 +50,10 @@ VARIANTS = (
 
 
 class FuncImage:
-    """Add-on that provides the image which func makes of this repository."""
+    """Add-on that provides the image that func builds from this repository."""
 
     def write_archives(self, directory: Path) -> list[Path]:
-        """Return the cached image archive."""
+        """Return the path of the cached image archive."""
         return [func_image.ensure_archive()]
 
     def apply(self, cluster: object) -> None:

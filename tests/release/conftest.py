@@ -35,7 +35,7 @@ for name in ("bundle/manifests/a.yaml", "catalog/c.yaml", "bundle.Dockerfile", "
 
 
 def commit_files(repository: Path) -> None:
-    """Create a git repository of all files in a directory, with one commit on the branch `main`."""
+    """Create a git repository from all files in a directory, with one commit on the branch `main`."""
     run_git(repository, "init", "--quiet", "--initial-branch=main")
     run_git(repository, "config", "user.name", "Maintainer")
     run_git(repository, "config", "user.email", "maintainer@example.com")
@@ -62,7 +62,7 @@ def small_repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def project_repository(tmp_path: Path) -> Path:
-    """Create a repository with this project's files, and a section of version 9.8.7 in its changelog."""
+    """Create a repository with this project's files, and with a section for version 9.8.7 in its changelog."""
     repository = tmp_path / "project"
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = (

@@ -1,4 +1,4 @@
-"""Tests for the changelog's sections, from which the release notes are made."""
+"""Tests for the changelog's sections, from which the release notes are generated."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.release.conftest import CHANGELOG
 
 
 @pytest.mark.parametrize("version", ["1.2.3", "1.2.3-rc.1"])
-def test_section_ends_at_next_heading(version: str) -> None:
-    """Check that a release and its candidates have the entries of the release's section."""
+def test_changelog_section_ends_at_next_heading(version: str) -> None:
+    """Check that the notes of a release and of its candidates contain the entries in the release's section."""
     assert read_section(CHANGELOG, version) == "- A node is drained faster."
 
 
-def test_last_section_ends_at_end_of_file() -> None:
+def test_last_changelog_section_ends_at_end_of_file() -> None:
     assert read_section(CHANGELOG, "1.2.1") == "- The first release."
 
 
@@ -32,8 +32,8 @@ def test_last_section_ends_at_end_of_file() -> None:
         ("1x2.3", "CHANGELOG.md has no section for version 1x2.3: "),
     ],
 )
-def test_missing_section_is_reported(version: str, message: str) -> None:
-    """Check that the error names the remedy."""
+def test_missing_changelog_section_is_reported(version: str, message: str) -> None:
+    """Check that the error about a missing changelog section names the remedy."""
     with pytest.raises(ReleaseError) as error:
         read_section(CHANGELOG, version)
 
@@ -41,13 +41,13 @@ def test_missing_section_is_reported(version: str, message: str) -> None:
 
 
 def test_date_replaces_text_in_heading_of_version() -> None:
-    """Check that only the heading of the version gets the date."""
+    """Check that only the heading of the released version gets the date."""
     dated = set_date(CHANGELOG, "1.2.3", "2026-02-01")
 
     assert dated == CHANGELOG.replace("1.2.3 - not released yet", "1.2.3 - 2026-02-01")
 
 
-def test_candidate_does_not_date_section_of_release() -> None:
+def test_release_candidate_does_not_date_section_of_release() -> None:
     assert set_date(CHANGELOG, "1.2.3-rc.1", "2026-02-01") == CHANGELOG
 
 

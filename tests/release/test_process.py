@@ -1,4 +1,4 @@
-"""Tests that a release changes nothing if it is not possible, and otherwise creates a commit, a tag and all files."""
+"""Tests that a release either creates a commit, a tag and all files, or changes nothing if it is not possible."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ case "$*" in *"--output type=local,dest=build"*) echo '{{"bomFormat": "CycloneDX
 """
 
 
-def describe(repository: Path) -> tuple[str, ...]:
+def describe_repository(repository: Path) -> tuple[str, ...]:
     """Return what a failed release must not change: the branch, commits, tags, work trees, files and build output."""
     return (
         run_git(repository, "log", "--all", "--format=%H %D"),
@@ -43,7 +43,7 @@ def describe(repository: Path) -> tuple[str, ...]:
 
 @proves("NMO-26", "MUT-4a")
 def test_release_creates_commit_tag_and_files(small_repository: Path) -> None:
-    """NMO-26: the tag is on a new commit with the version and the date; the notes are the changelog's section."""
+    """NMO-26: the tag is on a new commit with version and date, and the notes equal the changelog's section."""
     today = f"{datetime.now(timezone.utc):%Y-%m-%d}"
 
     directory = release(small_repository, "1.2.3", WITHOUT_IMAGE)
@@ -71,8 +71,8 @@ def test_release_creates_commit_tag_and_files(small_repository: Path) -> None:
 
 
 @proves("MUT-4a")
-def test_candidate_keeps_section_of_release_undated(small_repository: Path) -> None:
-    """MUT-4a: a candidate has its own tag, and the changelog's heading of the release has no date yet."""
+def test_release_candidate_keeps_section_of_release_undated(small_repository: Path) -> None:
+    """MUT-4a: a release candidate has its own tag, and the release's changelog heading gets no date yet."""
     release(small_repository, "1.2.3-rc.1", WITHOUT_IMAGE)
 
     assert "## 1.2.3 - not released yet" in (small_repository / "CHANGELOG.md").read_text()
@@ -106,19 +106,19 @@ def test_candidate_keeps_section_of_release_undated(small_repository: Path) -> N
 def test_impossible_release_is_rejected(
     small_repository: Path, preparation: list[str], version: str, message: str
 ) -> None:
-    """NMO-26: the error names the remedy, and nothing is changed."""
+    """NMO-26: the error about an impossible release names the remedy, and nothing is changed."""
     if preparation:
         run_git(small_repository, *preparation)
-    before = describe(small_repository)
+    before = describe_repository(small_repository)
 
     with pytest.raises(ReleaseError, match=message):
         release(small_repository, version, WITHOUT_IMAGE)
 
-    assert describe(small_repository) == before
+    assert describe_repository(small_repository) == before
 
 
 def test_untracked_files_are_rejected(small_repository: Path) -> None:
-    """Check that files that git does not know are rejected, too, and that not all of many files are named."""
+    """Check that files that git does not track are rejected, too, and that the error lists only a few of many files."""
     for number in range(5):
         (small_repository / f"new-{number}").touch()
 
@@ -130,16 +130,16 @@ def test_failed_build_changes_nothing(small_repository: Path) -> None:
     """Check that a release whose files cannot be built creates neither a commit nor a tag nor a directory."""
     (small_repository / "release" / "olm.py").write_text("raise SystemExit('error: no manifests')\n")
     run_git(small_repository, "commit", "--quiet", "--all", "--message", "Break")
-    before = describe(small_repository)
+    before = describe_repository(small_repository)
 
     with pytest.raises(ReleaseError, match=r"^python -m release.olm failed, see its error above: correct it, then run"):
         release(small_repository, "1.2.3", WITHOUT_IMAGE)
 
-    assert describe(small_repository) == before
+    assert describe_repository(small_repository) == before
 
 
-def test_files_are_built_from_tag(small_repository: Path) -> None:
-    """Check that the files of a tag are equal to those of its release, and that no commit or tag is created."""
+def test_release_files_are_built_from_tag(small_repository: Path) -> None:
+    """Check that the files built from a tag equal those of its release, and that no commit or tag is created."""
     directory = release(small_repository, "1.2.3", WITHOUT_IMAGE)
     checksums = (directory / "SHA256SUMS").read_text()
     (directory / "SHA256SUMS").unlink()
@@ -152,13 +152,13 @@ def test_files_are_built_from_tag(small_repository: Path) -> None:
     assert run_git(small_repository, "log", "--all", "--format=%H %D") == log
 
 
-def test_files_of_another_version_are_rejected(small_repository: Path) -> None:
+def test_building_files_of_another_version_is_rejected(small_repository: Path) -> None:
     with pytest.raises(ReleaseError, match=r"this commit has version 1.2.2, not 1.2.3: check out the tag v1.2.3"):
         build_files(small_repository, "1.2.3", WITHOUT_IMAGE)
 
 
-def test_branch_that_moved_keeps_its_commits(small_repository: Path) -> None:
-    """Check that a commit that is made during the build is kept, and that the tag is removed again."""
+def test_commit_during_release_is_kept(small_repository: Path) -> None:
+    """Check that a commit made during the build is kept, and that the tag is removed again."""
     (small_repository / "release" / "olm.py").write_text(
         f"import subprocess\nsubprocess.run(['git', 'commit', '--quiet', '--allow-empty', '--message', 'Other'],"
         f" cwd={str(small_repository)!r}, check=True)\n"
@@ -175,7 +175,7 @@ def test_branch_that_moved_keeps_its_commits(small_repository: Path) -> None:
     assert run_git(small_repository, "tag", "--list") == ""
 
 
-def test_command_names_missing_version() -> None:
+def test_release_command_requires_version() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "release", ""],
         capture_output=True,
@@ -204,10 +204,10 @@ def test_equal_files_result_in_equal_archives(tmp_path: Path) -> None:
 
 @pytest.mark.distribution
 @proves("NMO-26", "KNM-7", "MUT-4a")
-def test_release_of_this_project(project_repository: Path, tmp_path: Path) -> None:
+def test_release_of_project_contains_sbom_and_olm_files(project_repository: Path, tmp_path: Path) -> None:
     """NMO-26: a release of this project contains the image's SBOM, and OLM's files, which name the image.
 
-    A shell script replaces the container engine. If it fails, nothing is changed.
+    A shell script replaces the container engine. If this script fails, nothing is changed.
     """
     engine = tmp_path / "engine" / "podman"
     engine.parent.mkdir()
@@ -216,20 +216,20 @@ def test_release_of_this_project(project_repository: Path, tmp_path: Path) -> No
     command = [sys.executable, "-m", "release", "9.8.7", "--image", "registry.example/nodemaintenance"]
     environment = {**os.environ, "PATH": f"{engine.parent}:{os.environ['PATH']}"}
     environment.pop("PYTHONPATH", None)
-    before = describe(project_repository)
+    before = describe_repository(project_repository)
 
-    def run(failing: str) -> subprocess.CompletedProcess[str]:
+    def run_release(failing: str) -> subprocess.CompletedProcess[str]:
         variables = {**environment, "FAILING": failing}
         return subprocess.run(
             command, cwd=project_repository, env=variables, capture_output=True, text=True, check=False
         )
 
-    failed = run(failing="build")
+    failed = run_release(failing="build")
     assert failed.returncode == 1
     assert "error: make image failed, see its error above" in failed.stderr
-    assert describe(project_repository) == before
+    assert describe_repository(project_repository) == before
 
-    result = run(failing="")
+    result = run_release(failing="")
     assert result.returncode == 0, result.stderr
     directory = project_repository / "build" / "release" / "9.8.7"
     for line in (

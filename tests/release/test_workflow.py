@@ -18,7 +18,7 @@ WORKFLOW = ROOT / ".github" / "workflows" / "release.yaml"
 
 
 def run_actionlint(file: Path) -> subprocess.CompletedProcess[str]:
-    """Run actionlint, which knows the schema of workflows and the types of all expressions, without other linters."""
+    """Run actionlint, which knows the workflow schema and the types of all expressions, without other linters."""
     program = build.ensure_programs(build.ACTIONLINT) / "actionlint"
     command = [str(program), "-no-color", "-shellcheck=", "-pyflakes=", str(file)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -53,7 +53,7 @@ def test_actionlint_accepts_workflow() -> None:
     ],
 )
 def test_actionlint_rejects_invalid_workflow(tmp_path: Path, text: str, replacement: str, message: str) -> None:
-    """Check that actionlint finds unknown keys, names and values, so that the test above can fail."""
+    """Check that actionlint finds unknown keys, names and values, so that the test of the real workflow can fail."""
     file = tmp_path / "release.yaml"
     file.write_text(WORKFLOW.read_text().replace(text, replacement))
 
@@ -63,14 +63,14 @@ def test_actionlint_rejects_invalid_workflow(tmp_path: Path, text: str, replacem
     assert message in result.stdout
 
 
-def test_scripts_are_valid_bash(workflow: dict[str, Any]) -> None:
-    """Check the syntax of each script; the runner's shell is bash."""
+def test_workflow_scripts_are_valid_bash(workflow: dict[str, Any]) -> None:
+    """Check the syntax of each script with bash, the runner's shell."""
     for script in list_scripts(workflow):
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
 def test_workflow_runs_existing_make_targets(workflow: dict[str, Any]) -> None:
-    """Check that each make target of the workflow exists."""
+    """Check that each make target in the workflow exists."""
     targets = set(re.findall(r"\bmake ([a-z-]+)", "\n".join(list_scripts(workflow))))
 
     assert targets == {"image", "release-files", "container-push"}
@@ -81,8 +81,8 @@ def test_workflow_runs_existing_make_targets(workflow: dict[str, Any]) -> None:
 
 @proves("NMO-26")
 def test_branches_and_tags_are_published(workflow: dict[str, Any]) -> None:
-    """NMO-26: images are published for each commit on main and on the branches of releases, and for each tag."""
-    # YAML 1.1 reads the key `on` as a boolean.
+    """NMO-26: images are published for each commit on main and on release branches, and for each tag."""
+    # YAML 1.1 parses the key `on` as a boolean.
     trigger = {str(key): value for key, value in workflow.items()}["True"]["push"]
 
     assert trigger == {"branches": ["main", "release-0.*"], "tags": ["v*"]}

@@ -1,4 +1,4 @@
-"""Tests for the analysis of the journal of an idle period, in which only ticks should occur."""
+"""Tests for the analysis of the journal of an idle period, in which only PingSource ticks should occur."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def convert_to_datetime(seconds: float) -> datetime:
 
 
 def test_ticks_are_separated_from_other_events(tmp_path: Path) -> None:
-    """Check that a tick lasts until its last retry has ended, and that all other events and attempts are counted."""
+    """Check that a tick ends with the last retry of its attempts, and that all other events and attempts count."""
     events = [
         *[("1", TICK, 15.0), ("2", PODS_GONE, 20.0), ("3", TICK, 30.0)],
         *[("4", PODS_GONE, 70.0), ("5", RESOURCE_UPDATED, 40.0)],

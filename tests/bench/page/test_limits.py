@@ -41,7 +41,7 @@ def check_case_limits(*rounds: Round) -> dict[str, tuple[float, float | None]]:
     }
 
 
-def test_every_drain_has_limits_for_lag_hints_and_requests() -> None:
+def test_each_drain_case_has_limits_for_lag_hints_and_requests() -> None:
     """Check that each drain case has limits for lag, hints and requests.
 
     Hints are the events of PodSource, and the events `pods.evicted` of `evict`.
@@ -53,12 +53,12 @@ def test_every_drain_has_limits_for_lag_hints_and_requests() -> None:
     }
 
 
-def test_request_limit_is_higher_if_budget_serializes_evictions() -> None:
+def test_request_limit_is_higher_if_pdb_serializes_evictions() -> None:
     assert compute_max_requests(DrainCase("c", pods=30, max_unavailable=1)) == 240
     assert compute_max_requests(DrainCase("c", pods=30, max_unavailable=10)) == 66
 
 
-def test_drain_is_compared_with_operator_or_else_with_kubectl() -> None:
+def test_drain_is_compared_with_operator_if_present_else_with_kubectl() -> None:
     kubectl, operator = build_round("10 pods", "kubectl drain", 2.0), build_round("10 pods", "operator", 4.0)
 
     assert check_case_limits(kubectl, build_round("10 pods"))["time as a share of kubectl drain"] == (0.5, 0.25)
@@ -75,7 +75,7 @@ def test_limits_differ_between_engines() -> None:
     assert check_case_limits(build_round(TWENTY_NODES, engine="knative"))["seconds"] == (1.0, 8.0)
 
 
-def test_case_with_hundred_nodes_has_memory_and_wait_limits() -> None:
+def test_case_with_hundred_nodes_has_limits_for_memory_and_waiting_time() -> None:
     checked = check_case_limits(build_round(HUNDRED_NODES.name))
 
     assert checked["MiB of PodSource"] == (151, 150)

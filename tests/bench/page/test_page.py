@@ -32,7 +32,7 @@ def test_performance_page_is_up_to_date(shown_results: Results) -> None:
 
 
 def test_plots_are_up_to_date(shown_results: Results) -> None:
-    """Check that the plots show the current data; a different version of matplotlib may draw them differently."""
+    """Check that the committed plots show the current data; another version of matplotlib may draw them differently."""
     expected = build_plots(shown_results)
 
     assert {file.name for file in PLOTS_DIR.glob("*.svg")} == {plot.file_name for plot in expected}
@@ -80,7 +80,7 @@ def test_page_lists_findings_with_limits() -> None:
     assert "| local | rest | cores | 0.2 |" in render_page(results)
 
 
-def test_slower_cases_are_listed() -> None:
+def test_page_lists_cases_that_became_slower() -> None:
     rounds = [
         *build_rounds("a", "ours", 1.0),
         *build_rounds("a", "floor", 0.8),
@@ -92,7 +92,7 @@ def test_slower_cases_are_listed() -> None:
 
 @pytest.mark.slow
 def test_plots_are_reproducible(tmp_path: Path) -> None:
-    """Check that equal results give an equal file, so that regenerating the page changes only new measurements."""
+    """Check that equal results produce identical plot files, so that an update of the page changes only new plots."""
     results = Results({}, [*build_rounds("a", "ours", 1.0, 3.0), *build_rounds("a", "floor", 0.8)])
     first, second = tmp_path / "first.svg", tmp_path / "second.svg"
 

@@ -1,4 +1,4 @@
-"""Fixture: a cluster with a thousand nodes that runs the product with the CPU labels component."""
+"""Fixture for a cluster with a thousand nodes that runs the product with the component `cpu-labels`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.chain.running_product import run_product
 
 @pytest.fixture(scope="package")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuLabelsEnvironment]:
-    """Yield the cluster with a HyperConverged without obsolete CPUs, and without a ConfigMap of CPU capabilities."""
+    """Yield the cluster with a HyperConverged without obsolete CPUs, and without the CPU capabilities' ConfigMap."""
     folder = tmp_path_factory.mktemp("cpu-labels")
     with run_product(folder, CPU_LABELS, node_count=NODE_COUNT) as (cluster, product):
         cpu_environment = CpuLabelsEnvironment(cluster, product)

@@ -1,4 +1,4 @@
-"""Test environment for CPU labels: racks of nodes with the same CPU, a HyperConverged, and recorded node patches."""
+"""Test environment for CPU labels: racks of nodes with equal CPUs, a HyperConverged, and the audited node patches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.functions.event_builders import build_tick
 NODE_COUNT = 1000
 NODE_NAMES = [f"node-{number}" for number in range(1, NODE_COUNT + 1)]
 HASWELL_NODES, PENRYN_NODES = NODE_NAMES[:600], NODE_NAMES[600:900]
-"""The nodes in the two racks; the last hundred nodes belong to no rack, and the ConfigMap does not list them."""
+"""The nodes of the two racks. The last hundred nodes are in no rack and not in the ConfigMap of CPU capabilities."""
 CONFIGMAPS_PATH = f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/configmaps"
 HYPERCONVERGEDS_PATH = f"/apis/{hyperconverged.API_VERSION}/namespaces/default/hyperconvergeds"
 HASWELL_SELECTOR = f"{MODEL_LABEL_PREFIX}Haswell=true"
@@ -49,11 +49,11 @@ class CpuLabelsEnvironment:
             HYPERCONVERGEDS_PATH, {**type_fields, "metadata": {"name": hyperconverged.HYPERCONVERGED_NAME}, "spec": {}}
         )
 
-    def write_capabilities(self, features: str = "avx") -> None:
-        """Write the racks' CPU capabilities to a ConfigMap; `features` are the features of the second rack, Penryn."""
+    def write_capabilities(self, penryn_features: str = "avx") -> None:
+        """Write the racks' CPU capabilities to a ConfigMap; `penryn_features` are the Penryn rack's CPU features."""
         capabilities_by_rack = {
             "a": {"nodes": HASWELL_NODES, "models": ["Haswell", "Penryn"], "cpu": "Haswell"},
-            "b": {"nodes": PENRYN_NODES, "models": ["Penryn"], "features": features.split()},
+            "b": {"nodes": PENRYN_NODES, "models": ["Penryn"], "features": penryn_features.split()},
         }
         data = {name: json.dumps(rack_capabilities) for name, rack_capabilities in capabilities_by_rack.items()}
         body = {"metadata": {"name": "racks", "labels": {capabilities.CAPABILITIES_LABEL: ""}}, "data": data}
@@ -70,7 +70,7 @@ class CpuLabelsEnvironment:
         )
 
     def delete_inputs(self) -> None:
-        """Delete the objects from which the labels are computed: the capabilities' ConfigMap and the HyperConverged."""
+        """Delete the inputs of the label computation: the CPU capabilities' ConfigMap and the HyperConverged."""
         for path in (f"{CONFIGMAPS_PATH}/racks", f"{HYPERCONVERGEDS_PATH}/{hyperconverged.HYPERCONVERGED_NAME}"):
             self.client.run(self.client.api.request("DELETE", path))
 
@@ -93,7 +93,7 @@ class CpuLabelsEnvironment:
         return time.monotonic() - started
 
     def send_tick(self) -> None:
-        """Send a tick, and wait until it and all resulting events are delivered."""
+        """Send a resync tick, and wait until the tick and all resulting events are delivered."""
         post_event(build_tick(), self.product.broker_url)
         self.wait_until_delivered()
 
@@ -107,7 +107,7 @@ class CpuLabelsEnvironment:
         return AuditLog(self.cluster.audit_log)
 
     def read_duration_buckets(self) -> dict[str, float]:
-        """Return bucket limit in seconds → number of events that `label-cpu` has handled within that time."""
+        """Return upper bucket bound in seconds → number of events that `label-cpu` handled within that time."""
         page = requests.get(self.metrics_url, timeout=10).text
         return {limit: float(count) for limit, count in BUCKET_PATTERN.findall(page)}
 

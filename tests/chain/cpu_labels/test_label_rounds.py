@@ -1,4 +1,4 @@
-"""Tests for labeling a thousand nodes with the local delivery: one patch per outdated node, and no unneeded patch."""
+"""Tests for labeling a thousand nodes: each outdated node is patched once, and no other node is patched."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_FUNCTION_SECONDS_BUCKET = "2.0"
 def labeled_environment(environment: CpuLabelsEnvironment) -> CpuLabelsEnvironment:
     """Return the environment with all nodes labeled and no events pending.
 
-    The two changes below start two concurrent rounds, whose patches may conflict. Each tick checks the
+    The two changes below start two concurrent labeling passes, whose patches may conflict. Each resync tick checks the
     next hundred nodes, and patches the nodes whose patch was rejected because of such a conflict.
     """
     environment.set_obsolete_cpus({"cpuModels": [], "minCPUModel": ""})
@@ -50,7 +50,7 @@ def labeled_environment(environment: CpuLabelsEnvironment) -> CpuLabelsEnvironme
 
 @proves("OSV-30", "OSV-31", "OSV-36", "OSV-38")
 def test_obsolete_model_is_removed_with_one_patch_per_node(labeled_environment: CpuLabelsEnvironment) -> None:
-    """Check that removing an obsolete model takes one patch per affected node and at most `MAX_ROUND_SECONDS`.
+    """Check that removing an obsolete model takes one patch per affected node, within `MAX_ROUND_SECONDS`.
 
     The function handles each event within `MAX_FUNCTION_SECONDS_BUCKET` seconds.
     """
@@ -74,7 +74,7 @@ def test_change_of_rack_features_patches_only_nodes_of_this_rack(labeled_environ
     """Check that changing the CPU features of one rack in the ConfigMap patches only that rack's nodes."""
     environment, audit = labeled_environment, labeled_environment.start_audit()
 
-    environment.write_capabilities(features="avx sse4.2")
+    environment.write_capabilities(penryn_features="avx sse4.2")
     environment.wait_for_node_count(
         f"{FEATURE_LABEL_PREFIX}avx=true,{FEATURE_LABEL_PREFIX}sse4.2=true,!cpu-model.node.kubevirt.io/Haswell",
         len(PENRYN_NODES),
@@ -86,7 +86,7 @@ def test_change_of_rack_features_patches_only_nodes_of_this_rack(labeled_environ
 
 @proves("X-3")
 def test_ticks_write_nothing_if_labels_are_correct(labeled_environment: CpuLabelsEnvironment) -> None:
-    """Check that ticks, each of which checks a hundred nodes, write nothing if the labels of all nodes are correct.
+    """Check that resync ticks, each of which checks a hundred nodes, write nothing if all node labels are correct.
 
     A patch that was rejected because two rounds conflicted does not count as a write.
     """
@@ -100,7 +100,7 @@ def test_ticks_write_nothing_if_labels_are_correct(labeled_environment: CpuLabel
 
 @proves("X-2", "X-3")
 def test_no_node_is_patched_twice_after_crash_during_round(labeled_environment: CpuLabelsEnvironment) -> None:
-    """Check that ticks finish a round that a crash of the functions interrupted, and patch no node a second time."""
+    """Check that after a crash of the functions, resync ticks label the remaining nodes, and patch no node again."""
     environment, audit = labeled_environment, labeled_environment.start_audit()
 
     environment.set_obsolete_cpus({"cpuModels": ["Haswell"]})
@@ -114,7 +114,7 @@ def test_no_node_is_patched_twice_after_crash_during_round(labeled_environment: 
 
 
 def wait_until_round_in_progress(environment: CpuLabelsEnvironment) -> None:
-    """Wait until a round has changed the first nodes, and check that the round is not finished."""
+    """Wait until the first nodes have been relabeled, and check that other nodes have not."""
     wait_until_ready(
         "the first changed nodes",
         lambda: environment.count_nodes(HASWELL_SELECTOR) < len(HASWELL_NODES),

@@ -1,4 +1,4 @@
-"""Fixtures for a separate cluster that runs the upgrade mutex, with OpenShift's real CRDs."""
+"""Fixtures for a separate cluster that runs the component `mutex`, with OpenShift's real CRDs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.chain.running_product import run_product
 
 @pytest.fixture(scope="package")
 def upgrade_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MutexEnvironment]:
-    """Yield a cluster with OpenShift's CRDs and the running upgrade mutex; the cluster has the old version."""
+    """Yield a cluster at the old OpenShift version, with OpenShift's CRDs and the running component `mutex`."""
     folder = tmp_path_factory.mktemp("mutex")
     with run_product(folder, MUTEX) as (cluster, product):
         mutex_environment = MutexEnvironment(cluster, product)

@@ -1,4 +1,4 @@
-"""Test environment for the upgrade mutex: a cluster, and the pools, nodes, rules and runs that tests create."""
+"""Test environment for upgrade runs: a cluster, and helpers that create MachineConfigPools, nodes, rules and runs."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class MutexEnvironment(UpgradeObjects):
         return names
 
     def create_run_with_two_rules(self, count: int) -> tuple[list[str], str]:
-        """Create a run for `count` workers that waits for an upgrade; return the node names and the run's path.
+        """Create a run for `count` workers that waits for an upgrade; return the node names and the run's API path.
 
-        The run has two rules, one of them with cleanup Jobs.
+        The run has two MutexRules, one of them with cleanup Jobs.
         """
         names = self.create_workers("blue", count)
         self.create_canary()
@@ -71,7 +71,7 @@ class MutexEnvironment(UpgradeObjects):
         return names, run
 
     def send_tick(self) -> None:
-        """Send a tick, and wait until the delivery has no pending events."""
+        """Send a resync tick, and wait until the delivery has no pending events."""
         post_event(build_tick(), self.product.broker_url)
         self.wait_until_delivered()
 
@@ -81,7 +81,7 @@ class MutexEnvironment(UpgradeObjects):
         self.product.wait_until_delivered()
 
     def fix_rule(self, rule: str) -> None:
-        """Replace a rule's invalid Job spec with one that the API server accepts."""
+        """Replace a MutexRule's invalid Job spec with one that the API server accepts."""
         spec = {"jobSpec": build_job_spec()}
         self.client.patch(build_path(RULE_KIND, DEFAULT_NAMESPACE, rule), {"spec": spec})
 
@@ -113,7 +113,7 @@ class MutexEnvironment(UpgradeObjects):
         self.client.patch(build_node_path(node), {"metadata": {"labels": removals}})
 
     def list_labelled_nodes(self) -> set[str]:
-        """Return the names of the nodes that have a label that a run has set."""
+        """Return the names of the nodes that have a label set by a run."""
         items = self.client.list(NODES_PATH)["items"]
         return {
             node["metadata"]["name"]
@@ -124,7 +124,7 @@ class MutexEnvironment(UpgradeObjects):
         }
 
     def end_job_pod(self, node: str, rule: str, phase: str = "Succeeded") -> None:
-        """End the pod of the unfinished Job for this node and rule with `phase`, as kwok would after a delay."""
+        """Set the pod of this node's and rule's unfinished Job to `phase`, as kwok does after a delay."""
 
         def find_unfinished_jobs(jobs: dict[str, Object]) -> list[str]:
             matching_jobs = [
@@ -154,7 +154,7 @@ class MutexEnvironment(UpgradeObjects):
         self.client.run(self.client.api.request("DELETE", path))
 
     def delete_all_objects(self) -> None:
-        """Delete all objects that a test has created."""
+        """Delete all objects that tests have created."""
         for kind in (RUN_KIND, TARGET_KIND, RULE_KIND):
             for custom_resource in self.client.list(build_collection_path(kind, DEFAULT_NAMESPACE))["items"]:
                 name = custom_resource["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""Tests a run while functions crash: one node at a time is released, no Job runs twice, the pools are restored."""
+"""Test for an upgrade run during crashes: nodes are released one by one, no Job runs twice, pools are restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests for runs during which users delete objects, remove labels or reapply manifests, and for deleted runs."""
+"""Tests for upgrade runs that users disturb or delete, for example by removing labels or reapplying manifests."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ STEPS = ("Waiting", "Invalid", "RunningJobs", "Failed", "UpgradingNode", "Cleani
 
 
 def create_waiting_run(environment: MutexEnvironment, count: int = 2, delay: str = "1h") -> tuple[str, list[str]]:
-    """Create a run that waits for an upgrade of one pool; return the run's path and the node names.
+    """Create a run that waits for the upgrade of one MachineConfigPool; return the run's path and the node names.
 
-    By default, the pods of the run's Jobs do not complete until the test ends them.
+    By default, the pods of the run's Jobs run until the test ends them.
     """
     names = environment.create_workers("blue", count)
     environment.create_canary()
@@ -35,7 +35,7 @@ def create_waiting_run(environment: MutexEnvironment, count: int = 2, delay: str
 
 
 def advance_run_to(environment: MutexEnvironment, run: str, step: str, names: list[str]) -> None:
-    """Advance the run to this step for the first node."""
+    """Advance the run until its first node is at this step."""
     if step == "Invalid":
         environment.request_deletion(build_path(RULE_KIND, DEFAULT_NAMESPACE, "only"))
     if step in ("Waiting", "Invalid"):
@@ -60,7 +60,7 @@ def advance_run_to(environment: MutexEnvironment, run: str, step: str, names: li
 @proves("MUT-51", "MUT-49")
 @pytest.mark.parametrize("state", STEPS)
 def test_deleting_run_restores_selectors_pauses_and_labels(environment: MutexEnvironment, state: str) -> None:
-    """Check that deleting a run restores selectors, pauses and labels, and that only released nodes are upgraded."""
+    """Check that deleting a run restores selectors, pauses and labels, and that only released nodes were upgraded."""
     run, names = create_waiting_run(environment, count=1 if state == "Finished" else 2)
     original_selectors = environment.get_selectors_by_pool()
     advance_run_to(environment, run, state, names)
@@ -97,7 +97,7 @@ def test_deleting_run_restores_selectors_then_labels_then_pauses(environment: Mu
 
 @proves("MUT-36")
 def test_canary_pool_is_edited_again_after_manifest_is_reapplied(environment: MutexEnvironment) -> None:
-    """Check that a run edits the canary pool again after a user has reapplied the pool's manifest."""
+    """Check that a run changes the canary pool again after a user has reapplied the pool's manifest."""
     run, names = create_waiting_run(environment)
     original_selectors = environment.get_selectors_by_pool()["canary"]
     advance_run_to(environment, run, "RunningJobs", names)
@@ -110,7 +110,7 @@ def test_canary_pool_is_edited_again_after_manifest_is_reapplied(environment: Mu
 
 @proves("MUT-43", "X-3")
 def test_removed_rule_labels_are_added_again(environment: MutexEnvironment) -> None:
-    """Check that the next tick restores rule labels that a user has removed before the node's Jobs completed."""
+    """Check that the next resync tick restores rule labels that a user removed before the node's Jobs completed."""
     run, names = create_waiting_run(environment)
     advance_run_to(environment, run, "RunningJobs", names)
     environment.remove_rule_labels(names[1])
@@ -121,7 +121,10 @@ def test_removed_rule_labels_are_added_again(environment: MutexEnvironment) -> N
 
 @proves("MUT-42", "MUT-48")
 def test_deleted_job_halts_run(environment: MutexEnvironment) -> None:
-    """Check that deleting a Job, whose result is then unknown, halts the run until the run config's spec is changed."""
+    """Check that deleting a Job halts the run until the run config's spec is changed.
+
+    The result of a deleted Job is unknown.
+    """
     run, names = create_waiting_run(environment)
     advance_run_to(environment, run, "RunningJobs", names)
     (job,) = environment.list_jobs()
@@ -137,7 +140,7 @@ def test_deleted_job_halts_run(environment: MutexEnvironment) -> None:
 
 @proves("MUT-47", "MUT-48")
 def test_run_halts_if_job_creation_is_rejected(environment: MutexEnvironment) -> None:
-    """Check that a run whose Job an admission policy rejects halts with the policy's message, until a user retries.
+    """Check that a run halts with the policy's message if an admission policy rejects a Job, until a user retries.
 
     The policy does not reject dry runs, so the rule is still valid.
     """
@@ -186,8 +189,8 @@ def test_failed_cleanup_job_halts_run(environment: MutexEnvironment) -> None:
 
 
 @proves("MUT-35", "MUT-45")
-def test_deleted_nodes_are_dropped_from_run(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
-    """Check that a run drops deleted nodes, whether released or pending, and finishes with the remaining nodes."""
+def test_run_skips_deleted_nodes(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
+    """Check that a run skips deleted nodes, whether already released or not, and finishes with the remaining nodes."""
     run, names = create_waiting_run(environment, 3)
     fake_mco.skip_nodes(names[0])
     advance_run_to(environment, run, "UpgradingNode", names)
@@ -204,7 +207,7 @@ def test_deleted_nodes_are_dropped_from_run(environment: MutexEnvironment, fake_
 
 @proves("MUT-45")
 def test_run_waits_for_currently_desired_version(environment: MutexEnvironment) -> None:
-    """Check that a run waits until the node has the currently desired version.
+    """Check that a run waits until the node has the ClusterVersion's current desired version.
 
     The run also waits while no version is desired.
     """
@@ -243,7 +246,7 @@ def test_deleted_rule_halts_run_until_recreated(environment: MutexEnvironment) -
 
 @proves("MUT-33")
 def test_run_with_deleted_pool_halts_and_can_be_deleted(environment: MutexEnvironment) -> None:
-    """Check that deleting a pool invalidates its target and halts the run, which can still be deleted."""
+    """Check that deleting a MachineConfigPool invalidates its target and halts the run, which can still be deleted."""
     run, names = create_waiting_run(environment)
     canary = environment.get_selectors_by_pool()["canary"]
     advance_run_to(environment, run, "RunningJobs", names)

@@ -1,4 +1,4 @@
-"""Tests for drains during runs: a rule whose Jobs drain the node, and a node with an unrelated maintenance."""
+"""Tests for drains during upgrade runs: by the Job of a rule, and by an unrelated maintenance of the node."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ pytestmark = pytest.mark.slow
 
 SAMPLE_FILE = ROOT / "config" / "samples" / "mutex_drain_rule.yaml"
 WAITING_JOB_SPEC = {"template": {"metadata": {"annotations": {"pod-complete.stage.kwok.x-k8s.io/delay": "1h"}}}}
-"""A Job spec whose pods run until the test completes them, because kwok's delay is an hour."""
+"""A Job spec whose pods run until the test completes them, because kwok completes such pods only after an hour."""
 PODS_PATH = "/api/v1/namespaces/default/pods"
 
 
 def apply_sample(environment: MutexEnvironment) -> None:
-    """Apply the sample manifest, then replace its Job specs, since the test itself runs the Jobs' commands."""
+    """Apply the sample manifest, and replace its Job specs, because the test itself runs the Jobs' commands."""
     environment.cluster.kubectl("apply", "-n", DEFAULT_NAMESPACE, "-f", SAMPLE_FILE)
     spec = {"spec": {"jobSpec": WAITING_JOB_SPEC, "cleanUpJobSpec": WAITING_JOB_SPEC}}
     environment.client.patch(build_path(RULE_KIND, DEFAULT_NAMESPACE, "drain"), spec)
 
 
 def run_job_locally(environment: MutexEnvironment, node: str, job_name_prefix: str) -> None:
-    """Run the command of a node's Job as the Job's ServiceAccount would, then complete the Job's pod."""
+    """Run the command of the node's Job with the permissions of its ServiceAccount, then complete the Job's pod."""
     jobs_by_name = wait_for_collection(
         environment.client,
         JOBS_PATH,
@@ -61,11 +61,11 @@ def run_job_locally(environment: MutexEnvironment, node: str, job_name_prefix: s
     environment.end_job_pod(node, "drain")
 
 
-def build_kubectl_environment(environment: MutexEnvironment, account: str) -> dict[str, str]:
-    """Return environment variables for kubectl: PATH, the ServiceAccount's kubeconfig, and HOME for its cache."""
-    token = environment.cluster.kubectl("create", "token", account, "-n", DEFAULT_NAMESPACE).stdout.strip()
-    file = environment.cluster.directory / f"{account}.kubeconfig"
-    access.write_kubeconfig(file, environment.cluster.url, environment.cluster.certificate, account, token)
+def build_kubectl_environment(environment: MutexEnvironment, service_account: str) -> dict[str, str]:
+    """Return environment variables for kubectl: PATH, the ServiceAccount's KUBECONFIG, and a HOME for its cache."""
+    token = environment.cluster.kubectl("create", "token", service_account, "-n", DEFAULT_NAMESPACE).stdout.strip()
+    file = environment.cluster.directory / f"{service_account}.kubeconfig"
+    access.write_kubeconfig(file, environment.cluster.url, environment.cluster.certificate, service_account, token)
     return {
         "KUBECONFIG": str(file),
         "HOME": str(environment.cluster.directory),
@@ -114,7 +114,7 @@ def test_drain_rule_drains_and_restores_node(environment: MutexEnvironment, fake
 
 @proves("MUT-44", "X-3")
 def test_unrelated_maintenance_delays_release_of_node(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
-    """Check that a run reports an unrelated maintenance of its node, and continues once the maintenance has ended."""
+    """Check that a run reports an unrelated maintenance of its node, and continues after that maintenance."""
     (name,) = environment.create_workers("blue", 1)
     environment.create_canary()
     environment.create_target("all", environment.create_pool("blue", "blue"))

@@ -1,4 +1,4 @@
-"""Tests for a recorded run: its event tree is complete, and replays return the recorded replies or explain changes."""
+"""Tests for a recorded upgrade run: its event tree is complete, and a replay finds no unexplained differences."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def run_events_command(environment: MutexEnvironment, output_format: str) -> str
 def test_recorded_run_is_complete_and_dry_replay_writes_nothing(
     environment: MutexEnvironment, fake_mco: FakeMco
 ) -> None:
-    """Check that a recorded run is complete, and that a dry replay writes nothing and explains all differences."""
+    """Check that a recorded run is complete, and that a dry replay writes nothing and explains each difference."""
     run = create_run_with_due_upgrade(environment)
     run_config = environment.wait_for_step(run, "Finished")
     uid = run_config["metadata"]["uid"]
@@ -120,7 +120,7 @@ def test_dry_replay_during_run_writes_nothing(environment: MutexEnvironment, fak
     assert state["waits"]["since"] == job["metadata"]["creationTimestamp"]
 
 
-def test_unknown_run_is_rejected(environment: MutexEnvironment) -> None:
+def test_unrecorded_run_is_rejected(environment: MutexEnvironment) -> None:
     """Check that `events` rejects a run that has no recorded events."""
     arguments = ["events", "--run", "unknown", "--journal", str(environment.product.journal)]
     result = CliRunner().invoke(cli, arguments)

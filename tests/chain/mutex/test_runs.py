@@ -1,4 +1,4 @@
-"""Tests for complete upgrade runs: from setting the desired version until the pools are restored."""
+"""Tests for complete upgrade runs: from the new desired version to the restored MachineConfigPools."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class WriteOrder:
             entry for entry in audit.list_persisted_writes() if entry["responseStatus"]["code"] < 300
         ]
 
-    def list_positions(self, resource: str, verb: str, text: str) -> list[int]:
-        """Return the positions of the product's writes to a resource whose body contains `text`."""
+    def list_write_positions(self, resource: str, verb: str, text: str) -> list[int]:
+        """Return the positions of the product's writes to a resource whose request body contains `text`."""
         return [
             position
             for position, entry in enumerate(self._successful_writes)
@@ -57,7 +57,7 @@ class WriteOrder:
 def test_run_upgrades_two_pools_with_two_rules(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
     """Check steps 1 to 7 of the specification for two pools and two rules, one with cleanup Jobs and a dotted name."""
     names = [*environment.create_workers("blue", 2), *environment.create_workers("green", 2, NEW_VERSION)]
-    fake_mco.skip_nodes(*names)  # `fake_mco` must not upgrade a node before the run pauses the pools
+    fake_mco.skip_nodes(*names)  # `fake_mco` must not upgrade a node before the run pauses the pools.
     environment.create_canary()
     environment.create_target(
         "both", environment.create_pool("blue", "blue"), environment.create_pool("green", "green")
@@ -82,18 +82,18 @@ def test_run_upgrades_two_pools_with_two_rules(environment: MutexEnvironment, fa
     assert environment.list_labelled_nodes() == set()
     order = WriteOrder(audit)
     steps = [
-        order.list_positions("machineconfigpools", "patch", "/spec/paused', 'value': True"),
-        order.list_positions(
+        order.list_write_positions("machineconfigpools", "patch", "/spec/paused', 'value': True"),
+        order.list_write_positions(
             "nodes",
             "patch",
             f"{RULE_LABEL_PREFIX.replace('/', '~1')}{DOTTED_RULE_NAME}.{DEFAULT_NAMESPACE}', 'value': ''",
         ),
-        order.list_positions("machineconfigpools", "patch", "DoesNotExist"),
-        order.list_positions("jobs", "create", "mutex"),
+        order.list_write_positions("machineconfigpools", "patch", "DoesNotExist"),
+        order.list_write_positions("jobs", "create", "mutex"),
     ]
     assert [len(positions) for positions in steps] == [2, 4, 1, 12]
     assert all(max(before) < min(after) for before, after in pairwise(steps))
-    edit_positions = order.list_positions("machineconfigpools", "patch", "'operator': 'Exists'")
+    edit_positions = order.list_write_positions("machineconfigpools", "patch", "'operator': 'Exists'")
     assert max(steps[1]) < min(edit_positions) < max(edit_positions[:2]) < min(steps[2])
     _assert_jobs_ran_in_order(environment, names)
 
@@ -121,7 +121,7 @@ def _assert_jobs_ran_in_order(environment: MutexEnvironment, names: list[str]) -
 def test_previously_paused_pool_is_reported_and_unpaused_at_end(
     environment: MutexEnvironment, fake_mco: FakeMco
 ) -> None:
-    """Check that pools paused before the run are reported, and unpaused at its end (step 7 of the specification).
+    """Check that a run reports which pools were already paused, and unpauses them at its end (step 7).
 
     Before its end, the run does not change the field `paused` of these pools.
     """
@@ -159,7 +159,7 @@ def test_previously_paused_pool_is_reported_and_unpaused_at_end(
 @pytest.mark.slow
 @proves("MUT-47", "MUT-48")
 def test_failed_job_halts_run_until_retry(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
-    """Check that a failed Job halts the run until a retry, which creates no Jobs for nodes that are already finished.
+    """Check that a failed Job halts the run until the user retries, and that finished nodes then get no new Jobs.
 
     While the run is halted, the pools stay paused and the remaining nodes keep their labels.
     """
@@ -236,7 +236,7 @@ def test_run_with_early_pause_waits_for_control_plane(environment: MutexEnvironm
 @pytest.mark.slow
 @proves("C26", "MUT-51")
 def test_deleting_run_of_cancelled_upgrade_restores_pools(environment: MutexEnvironment) -> None:
-    """Check that a run reports that its upgrade was cancelled, and that deleting the run restores its paused pools."""
+    """Check that a run reports that its upgrade was cancelled, and that deleting the run unpauses its pools."""
     _names, run, original_selectors = create_run_that_pauses_early(environment)
     environment.cvo.set_desired_version("", "Partial", OLD_VERSION)
     message = "the ClusterVersion has no spec.desiredUpdate.version"
@@ -262,7 +262,7 @@ def test_finished_run_writes_nothing_until_new_version(environment: MutexEnviron
     environment.wait_for_step(run, "Waiting")
     environment.cvo.set_desired_version(NEW_VERSION)
     environment.wait_for_step(run, "Finished")
-    environment.send_tick()  # wait until the events in flight are delivered
+    environment.send_tick()  # Wait until the events in flight are delivered.
     version = environment.client.get(run)["metadata"]["resourceVersion"]
     audit = environment.start_audit()
     for _ in range(2):
@@ -281,7 +281,7 @@ def test_finished_run_writes_nothing_until_new_version(environment: MutexEnviron
 def test_run_writes_no_pool_or_node_before_control_plane_is_upgraded(
     environment: MutexEnvironment, fake_mco: FakeMco
 ) -> None:
-    """Check that a run writes to no pool or node before the control plane has completed the desired version."""
+    """Check that a run writes to no pool or node before the control plane has reached the desired version."""
     environment.create_workers("blue", 1)
     environment.create_canary()
     environment.create_target("all", environment.create_pool("blue", "blue", paused=True))
@@ -327,7 +327,7 @@ def test_run_begins_once_invalid_rule_becomes_valid(environment: MutexEnvironmen
 @pytest.mark.slow
 @proves("MUT-44")
 def test_second_run_with_same_pool_waits_for_first_run(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
-    """Check that a run waits for another run that uses the same pool, and names that run in a condition."""
+    """Check that a run waits for another run that uses the same pool, and that a condition names the other run."""
     environment.create_workers("blue", 2)
     environment.create_canary()
     environment.create_canary("other")

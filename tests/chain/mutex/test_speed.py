@@ -1,4 +1,7 @@
-"""Tests for a run's latency, and for the mutex's API requests without a run, based on the audit log."""
+"""Tests for the latency of an upgrade run, and for the API requests of an idle `mutex` component.
+
+Both are measured with the API server's audit log.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ pytestmark = pytest.mark.slow
 
 NODE_COUNT = 5
 MAX_CLEANUP_DELAY_SECONDS = 0.5
-"""Maximum time from a node's new version to its first cleanup Job."""
+"""Maximum seconds from a node's upgrade to the creation of its first cleanup Job."""
 TICK_FREE_SECONDS = 13.0
-"""Time after a tick during which no other tick is emitted."""
+"""Seconds after a tick within which PingSource sends no other tick."""
 IDLE_REQUESTS = [("list", kind) for kind in ("mutexrules", "mutexrunconfigs", "mutextargets")]
-"""The requests that the mutex sends on a tick or pool change while no rules, targets or run configs exist."""
+"""The requests that the component `mutex` sends on a tick or pool change if none of its objects exist."""
 
 
 def parse_time(audit_entry: Object, field: str) -> datetime:
@@ -36,7 +39,7 @@ def parse_time(audit_entry: Object, field: str) -> datetime:
 
 
 def measure_seconds_to_cleanup(audit: AuditLog, node: str) -> float:
-    """Return the seconds between the request that changed the node's version label and the node's first cleanup Job."""
+    """Return the seconds from the change of the node's version label to the node's first cleanup Job."""
     successful_writes = [entry for entry in audit.list_persisted_writes() if entry["responseStatus"]["code"] < 300]
     [label_change] = [
         entry
@@ -61,7 +64,7 @@ def measure_seconds_to_cleanup(audit: AuditLog, node: str) -> float:
 
 @proves("MUT-45")
 def test_cleanup_job_is_created_soon_after_new_version(environment: MutexEnvironment) -> None:
-    """Check that each node's cleanup Job is created within `MAX_CLEANUP_DELAY_SECONDS` after its new version."""
+    """Check that each node's cleanup Job is created within `MAX_CLEANUP_DELAY_SECONDS` after the node's upgrade."""
     names = environment.create_workers("blue", NODE_COUNT)
     environment.create_canary()
     environment.create_target("all", environment.create_pool("blue", "blue"))
@@ -90,7 +93,7 @@ def is_waiting_for_version_of(run: Object | None, node: str) -> bool:
 
 
 class RequestLog:
-    """The requests by the product's ServiceAccounts, except watches, since the creation of this object."""
+    """The requests by the product's ServiceAccounts, except watches, since this instance was created."""
 
     def __init__(self, log: Path) -> None:
         self._log, self._start = log, log.stat().st_size
@@ -109,7 +112,7 @@ class RequestLog:
 
 @proves("X-3")
 def test_mutex_without_run_sends_no_requests_between_ticks(environment: MutexEnvironment) -> None:
-    """Check that without a run, the mutex sends requests only on ticks and pool changes: three list requests each."""
+    """Check that without a run, the component sends three list requests per tick and pool change, and no others."""
     names = environment.create_workers("blue", 3)
     pool = environment.create_pool("blue", "blue")
     environment.wait_until_delivered()
@@ -132,7 +135,7 @@ def test_mutex_without_run_sends_no_requests_between_ticks(environment: MutexEnv
 
 
 def change_nodes_and_jobs(environment: MutexEnvironment, nodes: list[str]) -> None:
-    """Change nodes and create a Job that does not belong to the product, as happens in every cluster."""
+    """Change nodes, and create a Job that is unrelated to the product, as happens in every cluster."""
     body = {"metadata": {"name": "foreign"}, "spec": build_job_spec()}
     environment.client.create(JOBS_PATH, body)
     for count in range(10):

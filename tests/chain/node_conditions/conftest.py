@@ -1,4 +1,4 @@
-"""Fixture: a cluster that runs the product with the component `node-conditions`."""
+"""Fixture for a cluster that runs the product with the component `node-conditions`."""
 
 from __future__ import annotations
 

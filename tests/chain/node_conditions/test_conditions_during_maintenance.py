@@ -1,4 +1,4 @@
-"""Tests for the conditions of a node from the beginning of its maintenance to its end, with the local delivery."""
+"""Tests for a node's conditions from the beginning of its maintenance to its end."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ ORDER = (
     frozenset({MAINTENANCE_PLANNED, DRAIN_IN_PROGRESS}),
     frozenset({DRAINED, MAINTENANCE_IN_PROGRESS}),
 )
-"""The conditions that are True in each state of a maintenance, in the order of the states."""
+"""The maintenance conditions that are True in each state, in the order of the states."""
 
 
 def get_true_conditions(node: Object) -> frozenset[str]:
-    """Return which of the four conditions are True."""
+    """Return the types of the maintenance conditions that are True."""
     return frozenset(
         item["type"]
         for item in node["status"]["conditions"]
@@ -33,19 +33,19 @@ def get_true_conditions(node: Object) -> frozenset[str]:
     )
 
 
-def get_own_conditions(node: Object) -> list[Object]:
-    """Return the four conditions with all their fields."""
+def get_maintenance_conditions(node: Object) -> list[Object]:
+    """Return the four maintenance conditions with all their fields."""
     return [item for item in node["status"]["conditions"] if item["type"] in CONDITION_TYPES]
 
 
 def has_no_conditions(node: Object) -> bool:
-    """Return whether the node has neither the label nor one of the four conditions."""
+    """Return whether the node has neither the maintenance label nor any of the four maintenance conditions."""
     has_condition = any(item["type"] in CONDITION_TYPES for item in node["status"]["conditions"])
     return CONDITIONS_LABEL not in node["metadata"]["labels"] and not has_condition
 
 
 def test_conditions_report_drain_and_are_removed_afterwards(environment: ChainEnvironment) -> None:
-    """Check that the node's conditions follow its maintenance, and disappear when the maintenance is deleted.
+    """Check that the node's conditions follow its maintenance, and are removed when the maintenance is deleted.
 
     No drain is reported before the node is cordoned and tainted, and the states never go back.
     """
@@ -69,8 +69,8 @@ def test_conditions_report_drain_and_are_removed_afterwards(environment: ChainEn
     environment.wait_for_state(build_node_path(node), has_no_conditions)
 
 
-def test_blocked_drain_stays_in_progress_until_budget_opens(environment: ChainEnvironment) -> None:
-    """Check that a drain that a budget blocks is in progress, and that ticks do not write the node again."""
+def test_blocked_drain_stays_in_progress_until_pdb_allows_evictions(environment: ChainEnvironment) -> None:
+    """Check that a drain that a PDB blocks is in progress, and that ticks do not patch the node again."""
     node, labels = environment.create_node(), {"app": "blocked"}
     namespace = environment.create_namespace()
     environment.create_pods(node, 1, namespace=namespace, labels=labels)
@@ -83,7 +83,7 @@ def test_blocked_drain_stays_in_progress_until_budget_opens(environment: ChainEn
     environment.send_tick()
 
     after_tick = environment.client.get(node_path)
-    assert get_own_conditions(after_tick) == get_own_conditions(blocked)
+    assert get_maintenance_conditions(after_tick) == get_maintenance_conditions(blocked)
     budget_path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/budget"
     environment.client.patch(budget_path, {"spec": {"minAvailable": 0}})
     environment.wait_for_state(node_path, lambda item: get_true_conditions(item) == ORDER[-1])

@@ -1,4 +1,4 @@
-"""Fixtures: a cluster that runs the product with the component `notifications`, and a receiver of notifications."""
+"""Fixtures for a cluster that runs the product with the component `notifications`, and a notification receiver."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ KEY = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 @pytest.fixture(scope="package")
 def receiver() -> Iterator[Receiver]:
-    """Yield an HTTP server that may receive notifications."""
+    """Yield an HTTP server that receives notifications."""
     with closing(Receiver()) as server:
         yield server
 
 
 @pytest.fixture(scope="package")
 def environment(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iterator[ChainEnvironment]:
-    """Yield the cluster with the running product, which announces a blocked drain at the next tick."""
+    """Yield the cluster with the running product, which announces a blocked drain at the next resync tick."""
     folder = tmp_path_factory.mktemp("notifications")
     with pytest.MonkeyPatch.context() as variables:
         for name, value in {"NOTIFY_SECONDS": "0", "NOTIFY_HOSTS": receiver.url, "NOTIFY_KEY": KEY}.items():

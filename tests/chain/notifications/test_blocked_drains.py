@@ -1,4 +1,4 @@
-"""Test of the notifications from the beginning of a blocked drain to its end, with the local delivery."""
+"""Test for the notifications from the beginning to the end of a blocked drain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OWNER_KINDS = {"PodDisruptionBudget", "Deployment"}
 
 
 def wait_for_owner_events(environment: ChainEnvironment, namespace: str, reason: str) -> dict[str, str]:
-    """Send ticks until the budget and the Deployment have an Event with this reason; return the messages by kind."""
+    """Send ticks until the PDB and the Deployment have an Event with this reason; return object kind → message."""
 
     def wait() -> dict[str, Object]:
         return environment.workload.wait_for_collection(
@@ -28,8 +28,8 @@ def wait_for_owner_events(environment: ChainEnvironment, namespace: str, reason:
     return {item["involvedObject"]["kind"]: item["message"] for item in environment.wait_with_ticks(wait).values()}
 
 
-def list_bodies(receiver: Receiver) -> list[Object]:
-    """Return the bodies of the requests, of which a receiver drops those whose id it already knows."""
+def list_received_notifications(receiver: Receiver) -> list[Object]:
+    """Return the bodies of the received notifications without redelivered ones, as identified by their event ids."""
     first_bodies: dict[str, Object] = {}
     for request in receiver.list_requests("/chat"):
         first_bodies.setdefault(request.headers["webhook-id"], json.loads(request.body))
@@ -37,9 +37,9 @@ def list_bodies(receiver: Receiver) -> list[Object]:
 
 
 def test_owners_and_receiver_follow_blocked_drain(environment: ChainEnvironment, receiver: Receiver) -> None:
-    """Check that an owner who executes the command of the Event as printed unblocks the drain, and learns of its end.
+    """Check that the command in the owners' Event unblocks the drain, and that another Event reports the end.
 
-    The receiver gets one event when the drain is blocked, when it continues and when it has succeeded.
+    The notification receiver gets one event each when the drain is blocked, continues and succeeds.
     """
     node, other_node, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
     environment.create_deployment(namespace, node, 2)
@@ -59,8 +59,10 @@ def test_owners_and_receiver_follow_blocked_drain(environment: ChainEnvironment,
 
     environment.wait_for_state(path)
     assert wait_for_owner_events(environment, namespace, UNBLOCKED_REASON).keys() == OWNER_KINDS
-    receiver.wait_until(lambda: len(list_bodies(receiver)) >= 3)
-    assert [(body["type"].rpartition(".")[2], body["data"]["node"]) for body in list_bodies(receiver)] == [
+    receiver.wait_until(lambda: len(list_received_notifications(receiver)) >= 3)
+    assert [
+        (body["type"].rpartition(".")[2], body["data"]["node"]) for body in list_received_notifications(receiver)
+    ] == [
         ("blocked", node),
         ("unblocked", node),
         ("succeeded", node),

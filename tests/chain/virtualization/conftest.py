@@ -1,4 +1,4 @@
-"""Fixtures for a separate cluster with virtual machines, KubeVirt's real CRDs and a simulation of KubeVirt."""
+"""Fixtures for a separate cluster with virtual machines, KubeVirt's real CRDs and a simulated KubeVirt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.chain.virtualization.environment import VirtualizationEnvironment
 
 @pytest.fixture(scope="package")
 def virtualization_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VirtualizationEnvironment]:
-    """Yield the environment with virtualization enabled."""
+    """Yield the environment with the component `virtualization`."""
     folder = tmp_path_factory.mktemp("virtualization")
     with run_product(folder, VIRTUALIZATION) as (cluster, product):
         virtualization_env = VirtualizationEnvironment(cluster, product)

@@ -1,4 +1,4 @@
-"""Test environment for virtualization: creates VMs and VMIs, and watches them during drains."""
+"""Test environment for virtualization: creates VirtualMachines and VMIs, and watches them during drains."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class VirtualizationEnvironment(ChainEnvironment):
         Args:
             name: The VirtualMachine's name.
             node: The node on which the VirtualMachine first starts.
-            run_strategy: The run strategy.
+            run_strategy: The VirtualMachine's run strategy.
             unmigratable_reason: The reason why the VMI cannot be migrated, or "" if the VMI can be migrated.
             eviction_strategy: The eviction strategy, or "" for none.
         """
@@ -96,7 +96,7 @@ class VirtualizationEnvironment(ChainEnvironment):
         self.client.patch(f"{self.vms_path}/{name}", {"spec": {"runStrategy": "Always"}})
 
     def _pin_to_first_node(self, node: str, metadata: Object, spec: Object) -> tuple[Object, Object]:
-        """Return the VM's or VMI's metadata and the VMI's spec, changed so that the VMI first starts on this node."""
+        """Return metadata (of a VM or VMI) and VMI spec, changed so that the VMI first starts on this node."""
         return {**metadata, "annotations": {FIRST_NODE_ANNOTATION: node}}, spec
 
     def create_vmi(self, name: str, node: str) -> str:
@@ -127,12 +127,12 @@ class VirtualizationEnvironment(ChainEnvironment):
         return wait_for_collection(self.client, self.vmis_path, predicate, timeout)
 
     def wait_until_running(self, *names: str) -> dict[str, str]:
-        """Wait until these VMIs are running; return VMI name → the time and pod of the guest's boot."""
+        """Wait until these VMIs are running; return VMI name → value of the annotation about the guest's last boot."""
         vmis = self.wait_for_vmis(lambda vmis_by_name: all(is_running(vmis_by_name.get(name)) for name in names))
         return {name: get_boot(vmis[name]) for name in names}
 
     def wait_until_rebooted(self, previous_boots: Mapping[str, str], *names: str) -> dict[str, Object]:
-        """Wait until these VMIs run and have booted since `previous_boots` was read, and return VMI name → VMI."""
+        """Wait until these VMIs have rebooted since `previous_boots` and are running, and return VMI name → VMI."""
 
         def have_rebooted(vmis: dict[str, Object]) -> bool:
             return all(is_running(vmis.get(name)) and get_boot(vmis[name]) != previous_boots[name] for name in names)
@@ -140,13 +140,13 @@ class VirtualizationEnvironment(ChainEnvironment):
         return self.wait_for_vmis(have_rebooted)
 
     def make_migratable(self, name: str) -> None:
-        """Make a VMI migratable, and set its condition accordingly."""
+        """Make a VMI migratable, and set its condition `LiveMigratable` accordingly."""
         status = {"conditions": build_conditions({"metadata": {}})}
         patch = {"metadata": {"annotations": {NOT_MIGRATABLE_ANNOTATION: None}}, "status": status}
         self.client.patch(f"{self.vmis_path}/{name}", patch)
 
     def set_migration_failure(self, *node_names: str, is_enabled: bool = True) -> None:
-        """Make migrations to these nodes fail, or let them succeed again if `is_enabled` is false."""
+        """Make migrations to these nodes fail, or allow them again if `is_enabled` is false."""
         self._set_annotation(FAILING_ANNOTATION, node_names, is_set=is_enabled)
 
     @contextmanager
@@ -202,7 +202,7 @@ class VirtualizationEnvironment(ChainEnvironment):
             self.product.start_delivery()
 
     def list_protected_vmis(self) -> set[str]:
-        """Return the names of the VMIs that have a budget."""
+        """Return the names of the VMIs that have a PodDisruptionBudget."""
         budgets = self.client.list(f"/apis/policy/v1/namespaces/{self.vm_namespace}/poddisruptionbudgets")["items"]
         return {owner["name"] for budget in budgets for owner in budget["metadata"]["ownerReferences"]}
 
@@ -211,7 +211,7 @@ class VirtualizationEnvironment(ChainEnvironment):
         return self.client.create(self._build_eviction_path(pod_name), self._build_eviction(pod_name))
 
     def evict_by_kubectl(self, pod: str) -> CompletedProcess[str]:
-        """Request the eviction of a pod in the VMs' namespace with kubectl, and return the completed process."""
+        """Request a pod's eviction in the VMs' namespace with kubectl, and return the completed process."""
         body = json.dumps(self._build_eviction(pod))
         return self.cluster.kubectl(
             "create", "--raw", self._build_eviction_path(pod), "-f", "-", input=body, check=False
@@ -225,7 +225,7 @@ class VirtualizationEnvironment(ChainEnvironment):
         return f"/api/v1/namespaces/{self.vm_namespace}/pods/{pod}/eviction"
 
     def list_budget_creators(self, budget_name: str) -> list[str]:
-        """Return the user name in each request that created a budget with this name."""
+        """Return the user name of each request that created a PodDisruptionBudget with this name."""
         return [
             entry["user"]["username"]
             for entry in self.read_audit_log()
@@ -236,7 +236,7 @@ class VirtualizationEnvironment(ChainEnvironment):
 
     @contextmanager
     def create_kubevirt_object(self) -> Iterator[None]:
-        """Create the KubeVirt object while the block runs, so that the product detects KubeVirt as installed."""
+        """Create the KubeVirt object, which marks KubeVirt as installed, and delete it after the `with` block."""
         path = f"/apis/{API_VERSION}/namespaces/{self.vm_namespace}/kubevirts"
         body = {"apiVersion": API_VERSION, "kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "spec": {}}
         created = self.client.create(path, body)
@@ -248,7 +248,7 @@ class VirtualizationEnvironment(ChainEnvironment):
         return Counter(migration["spec"]["vmiName"] for migration in self.client.list(MIGRATIONS_PATH)["items"])
 
     def create_watcher(self, node_by_vmi: Mapping[str, str] | None = None) -> MigrationWatcher:
-        """Return a watcher of all migrations; `node_by_vmi` maps each VMI to the node that it leaves."""
+        """Return a watcher of all migrations; `node_by_vmi` maps each VMI to the node that the VMI leaves."""
         return MigrationWatcher(self.client, node_by_vmi)
 
     def reaches_node_limit(self, limit: int, max_concurrent: int) -> bool:
@@ -262,11 +262,11 @@ class VirtualizationEnvironment(ChainEnvironment):
         return {get_vm_name(name) for name in names if name.startswith(VIRT_LAUNCHER_PREFIX)}
 
     def _get_completed_pods(self) -> set[str]:
-        """Return the names of the virt-launcher pods that had completed before their eviction."""
+        """Return the names of the virt-launcher pods that had completed before they were evicted."""
         return set()
 
     def delete_all_objects(self) -> None:
-        """Delete all objects that a test has created: VMs, VMIs, migrations and the Lease with the migration slots."""
+        """Delete all objects that tests have created: VMs, VMIs, migrations and the Lease with the migration slots."""
         for plural, path in (("virtualmachines", VIRTUAL_MACHINES_PATH), ("virtualmachineinstances", VMIS_PATH),
                              ("virtualmachineinstancemigrations", MIGRATIONS_PATH)):  # fmt: skip
             for resource in self.client.list(path)["items"]:
@@ -280,7 +280,7 @@ class VirtualizationEnvironment(ChainEnvironment):
 
 
 def get_vm_name(pod_name: str) -> str:
-    """Return the name of the VM that a virt-launcher pod belongs to."""
+    """Return the name of the VM to which a virt-launcher pod belongs."""
     return pod_name.removeprefix(VIRT_LAUNCHER_PREFIX).rpartition("-")[0]
 
 

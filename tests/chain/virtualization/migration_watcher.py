@@ -17,12 +17,12 @@ from localcluster.waiting import run_until_set
 
 
 class MigrationWatcher:
-    """Watches all migrations, and records how many run concurrently.
+    """Watches all migrations, and counts how many of them run concurrently.
 
     Args:
         client: The API client.
         node_by_vmi: VMI name → name of the node that the VMI leaves; needed for `max_concurrent_by_node`.
-        waiting_phases: The phases of waiting migrations, which do not count as running.
+        waiting_phases: The phases in which a migration does not count as running.
 
     Attributes:
         max_concurrent: The maximum number of concurrent migrations.
@@ -56,7 +56,7 @@ class MigrationWatcher:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.shutdown()
-        self._future.result()  # `result` raises the error with which the watcher has failed, if any.
+        self._future.result()  # `result` raises the exception with which the watcher has failed, if any.
 
     def _is_waiting(self, migration: Object) -> bool:
         return (migration.get("status") or {}).get("phase", "") in self._waiting_phases

@@ -1,4 +1,4 @@
-"""Tests for the number of events and API requests that a drain causes per VM, and that a tick causes without VMs."""
+"""Tests for the events and API requests that a drain causes per VM, and that a tick causes without VMs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.slow
 
 VM_COUNT = 6
 MAX_REQUESTS_PER_VM, MAX_EVENTS_PER_VM = 120, 40
-"""Maximum numbers of API requests and events per migrated VM, including the requests and events of the drain."""
+"""Maximum numbers of API requests and events per migrated VM, including those of the drain itself."""
 KUBEVIRT_RESOURCES = ("virtualmachineinstances", "virtualmachineinstancemigrations", "kubevirts")
 
 
 @proves("DRN-8")
 def test_migration_stays_within_event_and_request_limits(environment: VirtualizationEnvironment) -> None:
-    """Check that a migration takes one create request, and a limited number of requests and events per VM."""
+    """Check that each VM takes one create request for its migration, and a limited number of requests and events."""
     node, _ = environment.create_node(), environment.create_node()
     names = [environment.create_vm(f"live-{number}", node) for number in range(VM_COUNT)]
     environment.wait_until_running(*names)
@@ -51,7 +51,7 @@ def test_migration_stays_within_event_and_request_limits(environment: Virtualiza
 
 @proves("X-3")
 def test_tick_without_vms_causes_three_list_requests(environment: VirtualizationEnvironment) -> None:
-    """Check that a tick without VMs causes three list requests, and that other pods cause no requests for VMs.
+    """Check that a tick without VMs causes three list requests, and that pods without a VM cause no requests for VMs.
 
     Two functions each list the VMIs once, and one of the two functions also lists the product's budgets.
     """
@@ -70,5 +70,5 @@ def test_tick_without_vms_causes_three_list_requests(environment: Virtualization
 
 
 def select_kubevirt_requests(request_log: RequestLog) -> list[tuple[str, str]]:
-    """Return the requests for KubeVirt's resources."""
+    """Return the requests for resources of KubeVirt."""
     return [(verb, resource) for verb, resource in request_log.list_requests() if resource in KUBEVIRT_RESOURCES]

@@ -35,7 +35,7 @@ def restarting_environment(environment: VirtualizationEnvironment) -> Iterator[V
 
 @proves("DRN-8", "DRN-9", "OSV-2", "X-2")
 def test_vms_migrate_despite_crashes(restarting_environment: VirtualizationEnvironment) -> None:
-    """Check that despite crashes, each VM of three nodes migrates once, within the limits and without a shutdown."""
+    """Check that despite crashes, each VM on three nodes migrates once, within the limits and without a shutdown."""
     environment = restarting_environment
     source_nodes = [environment.create_node() for _ in range(SOURCE_NODES)]
     assert [environment.create_node() for _ in range(2)]
@@ -44,7 +44,7 @@ def test_vms_migrate_despite_crashes(restarting_environment: VirtualizationEnvir
         for number in range(SOURCE_NODES * VMS_PER_NODE)
     }
     original_boots = environment.wait_until_running(*node_by_vm)
-    for node in source_nodes:  # VMs cannot migrate to cordoned nodes, and thus not to other source nodes
+    for node in source_nodes:  # VMs cannot migrate to cordoned nodes, so none of them migrates to another source node.
         environment.client.patch(build_node_path(node), {"spec": {"unschedulable": True}})
     evictions, finished = AuditLog(environment.cluster.audit_log), threading.Event()
     with environment.create_watcher(node_by_vm) as watcher, ThreadPoolExecutor(1) as thread:

@@ -28,7 +28,7 @@ from tests.proofs import proves
 UNMIGRATABLE_REASON = "the disk is not shared"
 RESTARTED_VMS = ("always", "rerun")
 MAX_MIGRATIONS, MAX_MIGRATIONS_PER_NODE = 5, 2
-"""The default limits for concurrent migrations, in the cluster and from one node."""
+"""The default limits for concurrent migrations, in the whole cluster and from one node."""
 
 
 @pytest.mark.slow
@@ -98,7 +98,7 @@ def has_pending_count(maintenance: object, count: int) -> bool:
 
 
 def do_all_messages_contain(maintenance: dict[str, object], text: str) -> bool:
-    """Return whether pods are blocked, and the message for each of them contains `text`."""
+    """Return whether pods are blocked, and the message about each of them contains `text`."""
     blocked = get_blocking_details_by_pod(maintenance)
     return bool(blocked) and all(text in message for _, message in blocked.values())
 
@@ -124,7 +124,7 @@ def test_migration_starts_soon_after_vmi_becomes_migratable(environment: Virtual
 @proves("DRN-8", "C3")
 @pytest.mark.parametrize("taint_key", ["medik8s.io/drain", "kubevirt.io/drain"])
 def test_next_tick_migrates_vms_if_taint_is_set_by_hand(environment: VirtualizationEnvironment, taint_key: str) -> None:
-    """Check that the next tick migrates the VMs if one of the drain taints is set by hand, with any value."""
+    """Check that the next tick migrates a node's VMs after a drain taint is added by hand, with any value."""
     node, _ = environment.create_node(), environment.create_node()
     name = environment.create_vm("by-hand", node)
     original_boots = environment.wait_until_running(name)
@@ -162,7 +162,7 @@ def test_failed_migration_is_reported_and_retried(environment: VirtualizationEnv
 
 @proves("DRN-9")
 def test_product_budget_rejects_evictions_until_migration_is_finished(environment: VirtualizationEnvironment) -> None:
-    """Check that the product's budget makes other clients' evictions fail with 429 until the migration is finished.
+    """Check that the product's PDB makes other clients' evictions fail with 429 until the migration is finished.
 
     The virt-launcher pod stays in `pendingPods` until the end of the migration.
     """
@@ -218,7 +218,7 @@ def parse_resource_version(resource: Object) -> int:
 
 @proves("OSV-3", "C15", "C16")
 def test_shut_down_vms_restart_by_run_strategy(environment: VirtualizationEnvironment) -> None:
-    """Check that shut down VMs restart on another node with run strategy Always or RerunOnFailure, but not Manual."""
+    """Check that a VM that was shut down restarts elsewhere with run strategy Always or RerunOnFailure, not Manual."""
     node, _ = environment.create_node(), environment.create_node()
     strategies = {"always": "Always", "rerun": "RerunOnFailure", "manual": "Manual"}
     for name, strategy in strategies.items():
@@ -239,7 +239,7 @@ def test_shut_down_vms_restart_by_run_strategy(environment: VirtualizationEnviro
 @pytest.mark.slow
 @proves("DRN-10")
 def test_no_migration_or_budget_is_created_if_kubevirt_is_installed(environment: VirtualizationEnvironment) -> None:
-    """Check that the product creates neither migrations nor budgets while KubeVirt is installed."""
+    """Check that the product creates neither migrations nor PodDisruptionBudgets while KubeVirt is installed."""
     node, _ = environment.create_node(), environment.create_node()
     with environment.create_kubevirt_object():
         environment.wait_until_running(environment.create_vm("theirs", node))
@@ -302,7 +302,7 @@ def test_deleting_vm_frees_its_migration_slot(environment: VirtualizationEnviron
                 sorted(list_blocking_reasons(maintenance)) == ["Migrating", "Migrating", "WaitsForSlot"]
             ),
         )
-        assert not blocked_maintenance["status"].get("lastError")  # a waiting migration is not an error
+        assert not blocked_maintenance["status"].get("lastError")  # A waiting migration is not an error.
         first_migrating_vm = min(
             migration["spec"]["vmiName"] for migration in environment.client.list(MIGRATIONS_PATH)["items"]
         )
@@ -313,5 +313,5 @@ def test_deleting_vm_frees_its_migration_slot(environment: VirtualizationEnviron
 
 
 def list_blocking_reasons(maintenance: dict[str, object]) -> list[str]:
-    """Return the reason for each blocked pod."""
+    """Return the block reason of each blocked pod."""
     return [reason for reason, _ in get_blocking_details_by_pod(maintenance).values()]

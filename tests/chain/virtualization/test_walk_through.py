@@ -1,4 +1,4 @@
-"""Tests for the documented walk-through: a VM restarts on another node after a drain with the oldest API (DRN-16)."""
+"""Tests for the documented walk-through: a drain with the oldest API group restarts a VM on another node (DRN-16)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_vm_without_eviction_strategy_restarts_on_other_node(environment: Virtua
 
 @proves("DRN-11")
 def test_vmi_without_vm_is_not_recreated(environment: VirtualizationEnvironment) -> None:
-    """Check that a VMI without a VM is not recreated after a drain, like a pod without a controller."""
+    """Check that a drain does not recreate a VMI without a VirtualMachine, as with a pod without a controller."""
     node, _ = environment.create_node(), environment.create_node()
     name = environment.create_vmi("ownerless", node)
     environment.wait_until_running(name)
@@ -61,7 +61,7 @@ def test_vmi_without_vm_is_not_recreated(environment: VirtualizationEnvironment)
 
 @proves("DRN-9", "DRN-7")
 def test_drain_completes_after_eviction_strategy_is_removed(environment: VirtualizationEnvironment) -> None:
-    """Check that a drain that an unmigratable VMI blocks completes after the VMI's eviction strategy is removed."""
+    """Check that a drain that an unmigratable VMI blocks completes once the VMI's eviction strategy is removed."""
     node, _ = environment.create_node(), environment.create_node()
     name = environment.create_vm("given-up", node, unmigratable_reason="the disk is not shared")
     original_boots = environment.wait_until_running(name)

@@ -26,7 +26,7 @@ FIVE_MINUTES_AGO = format_time(datetime.now(timezone.utc) - timedelta(minutes=5)
 
 @contextmanager
 def install_mutex_crds(cluster: LocalCluster) -> Iterator[None]:
-    """Install the mutex's CRDs without its functions, and delete the CRDs afterwards."""
+    """Install the CRDs of the component `mutex` without its functions, and delete the CRDs afterwards."""
     files = [
         argument for kind in MUTEX_RESOURCES for argument in ("-f", COMPONENTS_DIR / MUTEX / "crds" / f"{kind}.yaml")
     ]
@@ -40,7 +40,7 @@ def install_mutex_crds(cluster: LocalCluster) -> Iterator[None]:
 
 
 def create_run_config(client: SyncClient, name: str, **record: Any) -> Object:
-    """Create a MutexRunConfig whose run is upgrading the second of its nodes; return the object."""
+    """Create a MutexRunConfig whose run is upgrading the second node; return the object."""
     spec = {"canary": {"name": "canary"}, "mutexRules": [{"name": "disks"}], "mutexTargets": [{"name": "all"}]}
     body = {"apiVersion": "openshift-optional.skrzypek.io/v1alpha1", "kind": RUN_KIND, "metadata": {"name": name}}
     run = client.create(build_collection_path(RUN_KIND, DEFAULT_NAMESPACE), {**body, "spec": spec})
@@ -48,7 +48,7 @@ def create_run_config(client: SyncClient, name: str, **record: Any) -> Object:
 
 
 def build_run_record(uid: str) -> Object:
-    """Build the record of a run that has upgraded the first node, and is running a Job for the second one."""
+    """Build the record of a run that has upgraded the first node, and now runs a Job for the second node."""
     job = {"attempt": 1, "namespace": DEFAULT_NAMESPACE, "name": "disks-1", "uid": "u", "createdAt": FIVE_MINUTES_AGO}
     completed_jobs = {
         "main:node-upgrade-mutex-operator/disks": {
@@ -75,7 +75,7 @@ def build_run_record(uid: str) -> Object:
 
 
 def write_run_status(client: SyncClient, name: str, step: str = "RunningJobs", **record: Any) -> Object:
-    """Write `record` and the fields that summarize it to the status of a MutexRunConfig; return the object."""
+    """Write `record` and the status fields derived from it to a MutexRunConfig; return the object."""
     condition = {"type": "ConfigValidated", "status": "True", "reason": "FetchSucceeded", "message": ""}
     status = {
         "step": "Failed" if record.get("failure") else step,

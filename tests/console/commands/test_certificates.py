@@ -1,4 +1,4 @@
-"""Tests for `certificates` on a real cluster: the list, which needs no permission for Secrets, and renewal requests."""
+"""Tests for `kubectl maintenance certificates`: the list, which needs no permission for Secrets, and renewals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CA_SECRET_NAME = COMPONENTS["macpool"].ca_secret_name
 
 @pytest.fixture
 def client_with_certificate(served_cluster: LocalCluster) -> Iterator[SyncClient]:
-    """Create a certificate of the component `macpool`, which no other test uses, and yield the API client."""
+    """Create a certificate of the component `macpool`, which no other test uses, and yield an API client."""
     client = served_cluster.get_client()
     labels, names = {COMPONENT_LABEL: "macpool"}, {objects.DNS_NAMES_ANNOTATION: "pool.svc"}
     client.create(SECRETS_PATH, {"metadata": {"name": "pool", "labels": labels, "annotations": names}})
@@ -43,13 +43,13 @@ def client_with_certificate(served_cluster: LocalCluster) -> Iterator[SyncClient
 
 
 def run_renewal(client: SyncClient) -> None:
-    """Renew the certificates that are due, as the function does on every tick."""
+    """Renew all certificates whose renewal is due, as the function `renew-certificates` does on every tick."""
     errors = client.run(renew_all(client.api, Settings(), datetime.now(timezone.utc))).errors
     assert errors == []
 
 
 def list_certificates(run_command: RunCommand) -> dict[str, Object]:
-    """Run `certificates`, and return Secret name → certificate for the component `macpool`."""
+    """Run `certificates`, and return Secret name → certificate of the component `macpool`."""
     result = run_command("certificates", "-o", "json")
     assert result.exit_code == 0, result.output
     certificates = json.loads(result.stdout)["certificates"]

@@ -1,4 +1,4 @@
-"""Tests for `events` with the journal of a cluster, which a console sends through a real API server's proxy."""
+"""Tests for `events` with the cluster's journal, which the console serves through the API server's proxy."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def journal_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def service(
     served_cluster: LocalCluster, journal_file: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[JournalService]:
-    """Yield a console that serves the journal, with the account and the rights that the manifests give to it."""
+    """Yield a console that serves the journal, with the ServiceAccount and permissions from the manifests."""
     with run_journal_service(served_cluster, tmp_path_factory.mktemp("service"), "--journal", journal_file) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def viewer_kubeconfig(served_cluster: LocalCluster) -> Path:
-    """Return the kubeconfig of a user who is bound only to the ClusterRole `maintenance-viewer`."""
+    """Return the kubeconfig of a user who has only the ClusterRole `maintenance-viewer`."""
     kubeconfig = create_user(served_cluster, "journal-viewer", "maintenance-viewer")
     wait_for_permission(served_cluster.get_client(), make_username("journal-viewer"), LIST_MAINTENANCES)
     return kubeconfig
@@ -81,7 +81,7 @@ def run_command(kubeconfig: Path, *args: str) -> Result:
 
 @pytest.fixture
 def run_events(service: JournalService, viewer_kubeconfig: Path) -> RunEvents:
-    """Return a function that runs `events` for the cluster's journal as a viewer."""
+    """Return a function that runs `events` for the cluster's journal with a viewer's permissions."""
     return lambda *args: run_command(viewer_kubeconfig, "events", "--journal", "cluster", *args)
 
 
@@ -107,7 +107,7 @@ def viewer_client(service: JournalService, viewer_kubeconfig: Path) -> Iterator[
 def test_viewer_reads_same_events_as_from_file(
     run_events: RunEvents, journal_file: Path, options: tuple[str, ...]
 ) -> None:
-    """Check that each filter and output format shows the same as for the journal's file, read by a viewer."""
+    """Check that each filter and output format gives a viewer the same output as the journal's file."""
     local = CliRunner().invoke(cli, ["events", "--journal", str(journal_file), *options])
 
     result = run_events(*options)
@@ -118,13 +118,13 @@ def test_viewer_reads_same_events_as_from_file(
 
 
 def omit_new_values(output: str) -> str:
-    """Remove the ids and times of the events with attempts, which each export creates again."""
+    """Remove the ids and times of the attempt events, because each export creates new ones."""
     attempts = r'"id": "[^"]+", ("source": "https://nodemaintenance.dev/attempts", "type": "[^"]+"), "time": "[^"]+"'
     return re.sub(attempts, r"\1", output)
 
 
 def test_values_of_environment_variables_are_redacted(run_events: RunEvents) -> None:
-    """Check that the console sends no values of environment variables, as on its pages."""
+    """Check that the journal API redacts the values of environment variables, as the console's pages do."""
     result = run_events("-o", "json", "--type", "dev.knative.apiserver.resource.add")
 
     (entry,) = json.loads(result.stdout)
@@ -132,16 +132,16 @@ def test_values_of_environment_variables_are_redacted(run_events: RunEvents) -> 
     assert "secret" not in result.stdout
 
 
-def test_deadletters_reads_journal_of_cluster(service: JournalService, viewer_kubeconfig: Path) -> None:
+def test_deadletters_command_reads_journal_of_cluster(service: JournalService, viewer_kubeconfig: Path) -> None:
     result = run_command(viewer_kubeconfig, "deadletters", "--journal", "cluster")
 
     assert (result.exit_code, result.output) == (0, "No dead letters found.\n")
 
 
-def test_journal_of_cluster_is_default_without_file(
+def test_journal_of_cluster_is_default_if_no_journal_is_configured(
     service: JournalService, viewer_kubeconfig: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that `events` asks the cluster if neither an option, a variable nor a file names a journal."""
+    """Check that `events` reads the cluster's journal if no option, variable or file selects another journal."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("JOURNAL", raising=False)
 
@@ -151,7 +151,7 @@ def test_journal_of_cluster_is_default_without_file(
 
 
 def test_impersonated_user_without_token_reads_journal(service: JournalService, served_cluster: LocalCluster) -> None:
-    """Check that a user who has no token can read the journal, as one with a client certificate."""
+    """Check that a user without a token, for example with a client certificate, can read the journal."""
     binding = "impersonated-viewer"
     served_cluster.kubectl("create", "clusterrolebinding", binding, "--clusterrole=maintenance-viewer", "--user=ida")
     try:
@@ -164,8 +164,8 @@ def test_impersonated_user_without_token_reads_journal(service: JournalService, 
     assert len(json.loads(result.stdout)) == 2, result.output
 
 
-def test_pages_are_read_until_the_last(viewer_client: SyncClient, journal_file: Path) -> None:
-    """Check that a query without a limit returns all entries, although each response numbers only two."""
+def test_client_reads_all_pages_of_journal(viewer_client: SyncClient, journal_file: Path) -> None:
+    """Check that a query without a limit returns all entries, although the API returns only two entries per page."""
     cluster_journal = ClusterJournal(viewer_client, NAMESPACE, page_size=2)
 
     with closing(Journal(journal_file)) as journal:
@@ -179,10 +179,10 @@ def test_pages_are_read_until_the_last(viewer_client: SyncClient, journal_file: 
     ]
 
 
-def test_follower_shows_event_that_arrives_later(
+def test_follow_shows_later_recorded_event_once(
     viewer_client: SyncClient, served_cluster: LocalCluster, journal_file: Path
 ) -> None:
-    """Check that `--follow` shows an event that is recorded after the first read, once."""
+    """Check that `--follow` shows an event exactly once if the event is recorded after the first read."""
     follower = EventFollower(ClusterJournal(viewer_client, NAMESPACE), Query(node="node-2"), shows_ticks=True)
     first_lines = list(follower.read_lines())
     reference = ObjectReference(MEDIK8S.api_version, "node-2", "uid-3")
@@ -197,7 +197,9 @@ def test_follower_shows_event_that_arrives_later(
     assert third_lines == []
 
 
-def test_missing_right_is_named_with_role(service: JournalService, served_cluster: LocalCluster) -> None:
+def test_error_about_missing_permission_names_cluster_role(
+    service: JournalService, served_cluster: LocalCluster
+) -> None:
     unprivileged = run_command(served_cluster.ensure_kubeconfig(UNPRIVILEGED), "events", "--journal", "cluster")
 
     assert unprivileged.exit_code == 2
@@ -205,8 +207,8 @@ def test_missing_right_is_named_with_role(service: JournalService, served_cluste
     assert unprivileged.output.endswith("ask an administrator for the ClusterRole maintenance-viewer\n")
 
 
-def test_right_to_use_proxy_is_required_besides_token(service: JournalService, served_cluster: LocalCluster) -> None:
-    """Check that the API server denies the request of a user who may only request the token."""
+def test_reading_journal_requires_permission_for_proxy(service: JournalService, served_cluster: LocalCluster) -> None:
+    """Check that the API server denies the request of a user who may request the token but not use the proxy."""
     client, rbac = served_cluster.get_client(), "/apis/rbac.authorization.k8s.io/v1"
     rule = {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": [READER], "verbs": ["create"]}
     role = client.create(f"{rbac}/clusterroles", {"metadata": {"name": "only-tokens"}, "rules": [rule]})
@@ -220,7 +222,7 @@ def test_right_to_use_proxy_is_required_besides_token(service: JournalService, s
     assert 'cannot get resource "services/proxy"' in result.output
 
 
-def test_missing_console_is_reported(served_cluster: LocalCluster, viewer_kubeconfig: Path) -> None:
+def test_missing_console_is_reported_with_remedy(served_cluster: LocalCluster, viewer_kubeconfig: Path) -> None:
     result = run_command(viewer_kubeconfig, "events", "--journal", "cluster", "--namespace", "default")
 
     assert result.exit_code == 2
@@ -228,10 +230,10 @@ def test_missing_console_is_reported(served_cluster: LocalCluster, viewer_kubeco
     assert 'the component "console" of this version runs in the namespace "default"' in result.output
 
 
-def test_response_is_limited_but_large_events_are_read(
+def test_command_reads_large_events_despite_response_size_limit(
     run_events: RunEvents, served_cluster: LocalCluster, service: JournalService, journal_file: Path
 ) -> None:
-    """Check that the command reads many large events, and that one request for all of them is rejected."""
+    """Check that the command reads many large events, while a single request for all of them is rejected."""
     events_of_flood = [
         CloudEvent({"id": f"flood-{number}", "source": "/test", "type": "flood"}, {"text": "x" * 1_500_000})
         for number in range(6)
@@ -253,8 +255,8 @@ def test_response_is_limited_but_large_events_are_read(
     ]
 
 
-def test_rejected_token_is_renewed_once(viewer_client: SyncClient) -> None:
-    """Check that a token that has expired, for example while the workstation was suspended, is replaced."""
+def test_client_replaces_expired_token_once(viewer_client: SyncClient) -> None:
+    """Check that the client requests a new token if its token has expired, for example while a laptop was suspended."""
     cluster_journal = ClusterJournal(viewer_client, NAMESPACE)
     cluster_journal._token = "expired"  # noqa: S105 - not a secret
 
@@ -262,10 +264,10 @@ def test_rejected_token_is_renewed_once(viewer_client: SyncClient) -> None:
 
 
 @pytest.mark.slow
-def test_followed_journal_may_be_unavailable_for_some_time(
+def test_follow_continues_after_journal_was_unavailable(
     service: JournalService, viewer_kubeconfig: Path, journal_file: Path, tmp_path: Path
 ) -> None:
-    """Check that `--follow` reports once that the journal cannot be read, and shows later events all the same."""
+    """Check that `--follow` reports only once that the journal is unavailable, and shows later events afterwards."""
     output, problems = tmp_path / "stdout", tmp_path / "stderr"
     arguments = ("--kubeconfig", viewer_kubeconfig, "events", "--journal", "cluster", "--follow", "--node", "node-3")
     with output.open("w") as stdout, problems.open("w") as stderr:
@@ -287,7 +289,7 @@ def test_followed_journal_may_be_unavailable_for_some_time(
     assert problems.read_text().count("trying again") == 1
 
 
-def test_journal_api_serves_no_page(served_cluster: LocalCluster, service: JournalService) -> None:
+def test_journal_api_serves_no_web_page(served_cluster: LocalCluster, service: JournalService) -> None:
     headers = {TOKEN_HEADER: request_token(served_cluster)}
 
     page = requests.get(f"{service.url}/nodes", headers=headers, timeout=10)
@@ -313,7 +315,7 @@ def test_journal_api_serves_no_page(served_cluster: LocalCluster, service: Journ
 def test_invalid_query_is_rejected(
     served_cluster: LocalCluster, service: JournalService, query: str, message: str
 ) -> None:
-    """Check that an unknown filter, for example of a newer command, is an error, because it must not be ignored."""
+    """Check that the journal API rejects an unknown filter, for example of a newer command, instead of ignoring it."""
     headers = {TOKEN_HEADER: request_token(served_cluster)}
 
     response = requests.get(f"{service.url}{NUMBERS_PATH}", {"query": query}, headers=headers, timeout=10)

@@ -1,4 +1,4 @@
-"""Tests for `events` with a console that has no journal, an empty one, or one in PostgreSQL, and for imports."""
+"""Tests for `events` if the console has no journal, an empty one, or one in PostgreSQL, and for rejected imports."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_empty_or_missing_journal_is_reported(
 def test_journal_in_postgresql_is_read(
     served_cluster: LocalCluster, run_command: RunCommand, postgresql: PostgreSQL, tmp_path: Path
 ) -> None:
-    """Check that the API serves a journal in PostgreSQL, which is the only kind that it can have in a cluster."""
+    """Check that the journal API serves a PostgreSQL journal, the only kind of journal that a cluster can have."""
     url = postgresql.create_database()
     with closing(Journal(url)) as journal:
         journal.write_event(CloudEvent({"id": "first", "source": "/test", "type": "dev.example.done"}, {"text": "é"}))
@@ -58,7 +58,7 @@ def test_journal_in_postgresql_is_read(
     assert [entry["event"]["id"] for entry in json.loads(result.stdout)] == ["first", "second"], result.output
 
 
-def test_journal_of_cluster_accepts_no_import(tmp_path: Path) -> None:
+def test_import_into_journal_of_cluster_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "journal.jsonl"
     file.touch()
 

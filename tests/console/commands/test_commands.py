@@ -1,4 +1,4 @@
-"""Tests for features of all commands: help with an example, exit statuses, one-line errors, kubectl plugin."""
+"""Tests for features of all commands: help with examples, exit statuses, one-line errors, and the kubectl plugin."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLUSTER_COMMANDS = [
 ]
 NODE_COMMANDS = ["start", "stop", "status", "cordon", "drain", "uncordon"]
 JOURNAL_COMMANDS = ["events", "deadletters"]
-"""Commands that only read a journal, by default the journal of the cluster."""
+"""Commands that only read a journal; by default, they read the cluster's journal."""
 SERVER_COMMANDS = ["console"]
 """Commands that serve web pages and print no output."""
 COMMAND_GROUPS = ["mutex"]
@@ -121,7 +121,7 @@ def test_usage_error_exits_with_status_2(arguments: list[str]) -> None:
     ids=" ".join,
 )
 def test_empty_name_is_usage_error(arguments: list[str]) -> None:
-    """X-6: An empty name, for example from an unset shell variable, is a usage error and selects no object."""
+    """X-6: an empty name, for example from an unset shell variable, is a usage error and selects no object."""
     result = CliRunner().invoke(cli, arguments)
 
     assert result.exit_code == 2
@@ -202,7 +202,7 @@ def test_unreachable_api_server_is_one_line_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"hello", b"garbage: [", bytes(range(128, 256)), b"[]", b"", b"users: 1"])
 def test_invalid_kubeconfig_is_one_line_error(tmp_path: Path, content: bytes) -> None:
-    """X-6: A file that is not a kubeconfig is a one-line error, regardless of its content."""
+    """X-6: a file that is not a kubeconfig is a one-line error, regardless of its content."""
     file = tmp_path / "kubeconfig"
     file.write_bytes(content)
 
@@ -211,7 +211,7 @@ def test_invalid_kubeconfig_is_one_line_error(tmp_path: Path, content: bytes) ->
     assert result.exit_code == 1
     assert result.stderr.startswith(f"Error: no usable kubeconfig at {file}: ")
     assert result.stderr.endswith("; correct --kubeconfig\n")
-    assert "object" not in result.stderr  # No message of a Python error is left.
+    assert "object" not in result.stderr  # The output contains no message of a Python exception.
 
 
 @proves("OSV-10")

@@ -1,4 +1,4 @@
-"""Tests for the warnings that `console` prints before it serves pages."""
+"""Tests for the warnings that `kubectl maintenance console` prints before it serves pages."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ UNREADABLE_JOURNALS = {
 def test_console_warns_at_startup_if_journal_is_unreadable(
     run_command: RunCommand, receiver: Receiver, tmp_path: Path, journal: str, reason: str
 ) -> None:
-    """X-6: `console` warns at startup about a journal that does not exist yet, because its name may be misspelled.
+    """X-6: `console` warns at startup about a journal that does not exist, because its name may be misspelled.
 
-    The command then exits with an error, because another server of this test already listens on the address.
+    The command then exits with an error, because the test's own server already listens on the address.
     """
     url = journal.format(folder=tmp_path)
 

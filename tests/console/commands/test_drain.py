@@ -1,4 +1,4 @@
-"""Tests for `drain`: a comparison with `kubectl drain` on identical nodes, and messages about blocked pods."""
+"""Tests for `kubectl maintenance drain`: a comparison with `kubectl drain`, and messages about blocked pods."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_drain_matches_kubectl_drain(
 def test_error_of_refused_drain_names_pods_and_flag(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str, kind: str, message: str
 ) -> None:
-    """DRN-2 to DRN-4: A refused drain leaves the node cordoned, and one line names the pods and the missing flag."""
+    """DRN-2 to DRN-4: a refused drain leaves the node cordoned, and one line names the pods and the missing flag."""
     create_pods(installed_cluster, node_name, kind)
 
     result = run_command("drain", node_name, *(["--force"] if kind == "local" else []))
@@ -140,7 +140,7 @@ def test_error_of_refused_drain_names_pods_and_flag(
 def test_invalid_pod_selector_is_usage_error_and_node_is_not_cordoned(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str, selector: str
 ) -> None:
-    """DRN-5: An invalid pod selector is a usage error, and the node is not cordoned."""
+    """DRN-5: an invalid pod selector is a usage error, and the node is not cordoned."""
     result = run_command("drain", node_name, f"--pod-selector={selector}")
 
     assert result.exit_code == 2
@@ -178,7 +178,10 @@ def test_json_output_of_drain_lists_evicted_and_ignored_pods(
 def test_blocked_drain_times_out_and_names_blocked_pods(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
-    """DRN-6: A drain that a budget blocks fails after its timeout, names the pods and leaves the node cordoned."""
+    """DRN-6: `drain` fails after its timeout if a PodDisruptionBudget blocks it; the error names the pods.
+
+    The node stays cordoned.
+    """
     create_and_wait(installed_cluster, build_controller("ReplicaSet", node_name, replicas=2))
     create_and_wait(installed_cluster, build_budget(f"keep-{node_name}", node_name, minAvailable=2))
 
@@ -194,7 +197,7 @@ def test_blocked_drain_times_out_and_names_blocked_pods(
 def blocked_drain_process(
     installed_cluster: LocalCluster, plugin_environment: dict[str, str], node_name: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """Yield the process of a drain that a budget blocks."""
+    """Yield the process of a `drain` command that a PodDisruptionBudget blocks."""
     create_and_wait(installed_cluster, build_controller("ReplicaSet", node_name, replicas=2))
     create_and_wait(installed_cluster, build_budget(f"keep-{node_name}", node_name, minAvailable=2))
     command = ["kubectl", "maintenance", "drain", node_name]
@@ -210,7 +213,7 @@ def blocked_drain_process(
 def test_blocked_pods_are_evicted_after_their_budget_is_deleted(
     installed_cluster: LocalCluster, node_name: str, blocked_drain_process: subprocess.Popen[str]
 ) -> None:
-    """NMO-6: `drain` watches the budget, and evicts the blocked pods after the budget was deleted."""
+    """NMO-6: `drain` watches the PodDisruptionBudget, and evicts the blocked pods after the PDB was deleted."""
     installed_cluster.kubectl("delete", "poddisruptionbudget", f"keep-{node_name}")
 
     output, errors = blocked_drain_process.communicate(timeout=10)
@@ -238,7 +241,7 @@ def test_ctrl_c_ends_blocked_drain_without_traceback(
 def test_pod_with_two_budgets_is_reported_after_other_pods_are_evicted(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
-    """NMO-6: `drain` fails for a pod with two budgets, because the Eviction API supports only one budget per pod."""
+    """NMO-6: `drain` fails for a pod with two PodDisruptionBudgets, as the Eviction API supports only one per pod."""
     create_and_wait(
         installed_cluster, build_controller("ReplicaSet", node_name), build_pod(f"bare-{node_name}", node_name)
     )
@@ -258,9 +261,9 @@ def test_pod_with_two_budgets_is_reported_after_other_pods_are_evicted(
 def test_eviction_denied_after_end_of_batch_is_reported_and_retried(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NMO-6: `drain` retries an eviction that a webhook denies after the batch has ended.
+    """NMO-6: `drain` retries an eviction that a webhook denies only after the batch has ended.
 
-    No watch event follows a late denial, because no pod has changed. The output has one line for each eviction.
+    No watch event follows such a denial, because no pod has changed. The output has one line for each eviction.
     """
     monkeypatch.setattr(executor, "RESPONSE_WAIT_SECONDS", 0.0)
     monkeypatch.setattr(manual_drain, "RETRY_SECONDS", 0.1)
@@ -283,12 +286,12 @@ def test_eviction_denied_after_end_of_batch_is_reported_and_retried(
 
 
 @proves("OSV-10")
-def test_drain_without_kubevirt_reports_vms_that_it_cannot_migrate(
+def test_drain_without_kubevirt_reports_vms_that_it_does_not_migrate(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
-    """Check that `drain` ends with an error for a VM that only a maintenance migrates, after it has evicted the others.
+    """Check that `drain` evicts all other pods, and fails because of a VM that only a NodeMaintenance migrates.
 
-    `protect` creates such a budget only if no KubeVirt migrates the virtual machines.
+    The VM has the PodDisruptionBudget that `protect` creates on clusters without KubeVirt's controllers.
     """
     create_pods(installed_cluster, node_name, "bare")
     labels = {CREATED_BY_LABEL: f"uid-{node_name}", "kubevirt.io": "virt-launcher"}
@@ -327,7 +330,7 @@ def test_drain_waits_until_evicted_pods_are_gone(
 def test_drained_node_stays_cordoned_until_uncordon(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
-    """DRN-6, OSV-10: A node stays cordoned after `drain` until `uncordon`, and a second `uncordon` changes nothing."""
+    """DRN-6, OSV-10: a node stays cordoned after `drain` until `uncordon`, and a second `uncordon` changes nothing."""
     run_command("drain", node_name)
     assert is_cordoned(installed_cluster, node_name)
 
@@ -344,7 +347,7 @@ def test_drained_node_stays_cordoned_until_uncordon(
 def test_uncordon_removes_drain_taint_of_deleted_maintenance(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str, has_label: bool
 ) -> None:
-    """X-5: `uncordon` removes the label and the drain taint of a deleted maintenance.
+    """X-5: `uncordon` removes the label and the drain taint that a deleted maintenance has left on the node.
 
     Without the label, another client may have set the taint, so `uncordon` keeps and reports it.
     """
@@ -369,7 +372,7 @@ def test_uncordon_removes_drain_taint_of_deleted_maintenance(
 def test_documented_command_sequence_has_same_result_as_kubectl(
     installed_cluster: LocalCluster, run_command: RunCommand, create_node: CreateNode
 ) -> None:
-    """OSV-10a: The documented `cordon`, `drain` and `uncordon` lead to the same node states as kubectl's commands."""
+    """OSV-10a: the documented sequence of `cordon`, `drain` and `uncordon` has the same results as in kubectl."""
     plugin_node, kubectl_node = create_node(), create_node()
     for node in (plugin_node, kubectl_node):
         create_pods(installed_cluster, node, *ALL_POD_KINDS)
@@ -398,7 +401,7 @@ def test_documented_command_sequence_has_same_result_as_kubectl(
 
 
 def test_second_cordon_changes_nothing(run_command: RunCommand, node_name: str) -> None:
-    """Check that the first `cordon` reports a change in its JSON output, and that a second `cordon` changes nothing."""
+    """Check that `cordon -o json` reports a change at first, and that a second `cordon` changes nothing."""
     assert json.loads(run_command("cordon", node_name, "-o", "json").stdout) == {
         "node": node_name,
         "schedulable": False,

@@ -1,4 +1,4 @@
-"""Tests for `start --dry-run`, which predicts with the drain's rules what a maintenance would do with each pod."""
+"""Tests for `start --dry-run`, which predicts what a maintenance would do with each pod."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ MAINTAINER_RESOURCES = ("nodes", "nodemaintenances")
 
 
 def create_pods(cluster: LocalCluster, node: str) -> None:
-    """Create pods on the node, one for each possible outcome of a drain.
+    """Create one pod on the node for each possible outcome of a drain.
 
-    A budget blocks two pods, one pod has emptyDir data, two are ignored (DaemonSet and static), and one can be evicted.
+    A PodDisruptionBudget blocks two pods, one pod has emptyDir data, a DaemonSet pod and a static pod are ignored, and
+    one pod can be evicted.
     """
     labels = {"kept": "yes"}
     volumes = [{"name": "scratch", "emptyDir": {}}]
@@ -51,7 +52,7 @@ def create_pods(cluster: LocalCluster, node: str) -> None:
 def test_dry_run_lists_evictable_blocked_and_ignored_pods(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
-    """NMO-6, NMO-7: The dry run lists evictable, blocked and ignored pods with their reasons, and changes nothing."""
+    """NMO-6, NMO-7: the dry run lists evictable, blocked and ignored pods with their reasons, and changes nothing."""
     create_pods(installed_cluster, node_name)
 
     result = run_command("start", node_name, "--dry-run", "--delete-emptydir-data=false")
@@ -78,10 +79,10 @@ def test_dry_run_lists_evictable_blocked_and_ignored_pods(
     assert installed_cluster.get_client().list(MEDIK8S.path, field_selector=f"spec.nodeName={node_name}")["items"] == []
 
 
-def test_dry_run_of_several_nodes_judges_them_together(
+def test_dry_run_of_several_nodes_counts_shared_pdb_once(
     installed_cluster: LocalCluster, run_command: RunCommand, create_node: CreateNode
 ) -> None:
-    """NMO-6: A budget that admits one pod on each of two nodes admits the second one only in turn."""
+    """NMO-6: if one PDB covers a pod on each of two nodes, the dry run expects one eviction at a time."""
     nodes = [create_node(), create_node()]
     labels = {"shared": nodes[0]}
     for node in nodes:
@@ -160,9 +161,9 @@ def test_dry_run_flag_accepts_values_of_kubectl(
 def test_dry_runs_of_start_and_drain_print_same_lines(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
-    """Check that the dry runs of `start` and `drain` print the same lines.
+    """Check that the dry runs of `start` and `drain` print the same lines, except for static pods.
 
-    The only exception is static pods, which `drain` does not mention, like `kubectl drain`.
+    `drain` does not mention static pods, like `kubectl drain`.
     """
     create_pods(installed_cluster, node_name)
 
@@ -180,16 +181,16 @@ def test_dry_runs_of_start_and_drain_print_same_lines(
 
 
 def is_pod_line(line: str) -> bool:
-    """Return whether a dry run's line is about one pod."""
+    """Return whether a line of a dry run is about a pod."""
     return line.startswith("would ") and " pod " in line
 
 
-def test_pods_outside_selector_stay_and_selector_without_match_causes_warning(
+def test_unselected_pods_stay_and_selector_without_match_causes_warning(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
-    """Check that pods outside the selector stay, and that a selector that matches no pod causes a warning.
+    """Check that unselected pods stay on the node, and that a selector that matches no pod causes a warning.
 
-    A drain that selects no pod succeeds immediately, although no pod has left the node.
+    Without the warning, a drain that selects no pod would seem to succeed, although no pod has left the node.
     """
     create_pods(installed_cluster, node_name)
 
@@ -207,7 +208,7 @@ def test_pods_outside_selector_stay_and_selector_without_match_causes_warning(
 def test_dry_run_with_disable_eviction_lists_blocked_pods_as_deleted(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
-    """Check that `--disable-eviction` lists blocked pods as deleted, and warns about the required component."""
+    """Check that `--disable-eviction` lists blocked pods as deleted, and warns about the component `deleting`."""
     create_pods(installed_cluster, node_name)
 
     result = run_command("start", node_name, "--dry-run", "--disable-eviction")
@@ -244,13 +245,13 @@ def maintainer_without_pod_access(served_cluster: LocalCluster) -> Iterator[str]
 
 
 @contextmanager
-def grant_temporary_permissions(cluster: LocalCluster, name: str, *rules: str) -> Iterator[None]:
-    """Grant the unprivileged user these permissions while the block runs; then wait until they are revoked."""
+def grant_temporary_permissions(cluster: LocalCluster, name: str, *cluster_rules: str) -> Iterator[None]:
+    """Grant the unprivileged user these permissions while the `with` block runs; then wait until they are revoked."""
     user_subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": UNPRIVILEGED}
-    grant_permissions(cluster.get_client(), name, rules, user_subject, UNPRIVILEGED)
+    grant_permissions(cluster.get_client(), name, cluster_rules, user_subject, UNPRIVILEGED)
     yield
     cluster.kubectl("delete", f"clusterrole/{name}", f"clusterrolebinding/{name}")
-    for rule in rules:
+    for rule in cluster_rules:
         verb, resource = rule.split()
         wait_until_ready(f"no right to {rule}", partial(lacks_permission, cluster, verb, resource), [])
 
@@ -264,9 +265,10 @@ def lacks_permission(cluster: LocalCluster, verb: str, resource: str) -> bool:
 def test_dry_run_without_permission_to_read_daemonsets_or_budgets_prints_warnings(
     served_cluster: LocalCluster, run_command: RunCommand, node_name: str, maintainer_without_pod_access: str
 ) -> None:
-    """Check the dry run of a user who may not read DaemonSets, and of one who may not list budgets either.
+    """Check the dry run of a user who may not read DaemonSets, and of one who may not list PodDisruptionBudgets either.
 
-    Without DaemonSets, there is a warning. Without budgets, a preview would be wrong, so there is only a warning.
+    Without DaemonSets, the dry run adds a warning. Without PDBs, it prints only a warning, as its result would be
+    wrong.
     """
     create_pods(served_cluster, node_name)
 
@@ -288,7 +290,7 @@ def test_dry_run_without_permission_to_read_daemonsets_or_budgets_prints_warning
 def test_dry_run_without_permission_to_list_pods_prints_warning(
     run_command: RunCommand, node_name: str, maintainer_without_pod_access: str
 ) -> None:
-    """Check that the dry run of a user who may not list pods prints the API server's error as a warning."""
+    """Check that the dry run prints the API server's error as a warning if the user may not list pods."""
     result = run_command("start", node_name, "--dry-run", user=maintainer_without_pod_access)
 
     assert result.exit_code == 0, result.output

@@ -42,8 +42,8 @@ def test_status_escapes_unsafe_text(
 ) -> None:
     """Check that `status` escapes unsafe text; for example, `nodeName: "[/]"` is invalid markup.
 
-    If an earlier test has started the product on this cluster, its functions may replace the error: the node does not
-    exist. The test then writes the error again.
+    If an earlier test has started the product, its functions may replace the maintenance's error, because the node does
+    not exist. The test then writes the error again.
     """
     status_patch = json.dumps({"status": {"phase": "Failed", "lastError": f"{UNSAFE_TEXT}\nsecond line"}})
     for _ in range(5):
@@ -61,7 +61,7 @@ def test_status_escapes_unsafe_text(
 
 
 def test_error_message_escapes_unsafe_text(run_command: RunCommand) -> None:
-    """Check that unsafe text in an error message is escaped, and that the message is one line."""
+    """Check that an error message with unsafe text is escaped and consists of one line."""
     result = run_command("start", "no-such-node\x1b]0;title\x07")
 
     assert result.exit_code == 1
@@ -95,7 +95,7 @@ def unsafe_journal(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("args", [("events",), ("events", "-o", "tree"), ("deadletters",)], ids=" ".join)
 def test_unsafe_text_in_recorded_events_is_escaped(unsafe_journal: Path, args: tuple[str, ...]) -> None:
-    """Check that recorded events are escaped, because any client that may post events controls their content."""
+    """Check that text in recorded events is escaped, because any client that may post events controls this text."""
     result = CliRunner().invoke(cli, [*args, "--journal", str(unsafe_journal)], color=False)
 
     assert result.exit_code == 0, result.exception

@@ -173,7 +173,7 @@ def failed_step_journal_url(journal_url: str) -> str:
 
 
 def test_tree_marks_failed_step_although_its_response_has_status_of_success(failed_step_journal_url: str) -> None:
-    """X-6: The step that failed is marked, and the event that reports the failure shows the step and the reason."""
+    """X-6: the step that failed is marked, and the event that reports the failure shows the step and the reason."""
     command_line = ["events", "--journal", failed_step_journal_url, "-o", "tree"]
 
     heading, _, begun, failed = CliRunner().invoke(cli, command_line, color=True).stdout.splitlines()
@@ -343,7 +343,7 @@ def test_empty_event_list_is_reported(run_events: RunEvents) -> None:
 
 @pytest.mark.parametrize("output", ["table", "tree", "json", "jsonl"])
 def test_unknown_node_or_maintenance_is_reported(run_events: RunEvents, output: str) -> None:
-    """X-6: An unknown node or maintenance is reported on stderr; a known node without matching events is not."""
+    """X-6: an unknown node or maintenance is reported on stderr; a known node without matching events is not."""
     unknown_node_result, unknown_maintenance_result = (
         run_events("--node", "elsewhere", "-o", output),
         run_events("--maintenance", "uid-2", "-o", output),
@@ -363,7 +363,7 @@ def test_unknown_node_or_maintenance_is_reported(run_events: RunEvents, output: 
 
 
 def test_export_can_be_imported_into_new_journal(run_events: RunEvents, tmp_path: Path) -> None:
-    """X-2: An export can be imported into a new journal from a pipe; a second import adds nothing."""
+    """X-2: an export can be imported into a new journal from a pipe; a second import adds nothing."""
     exported = run_events("-o", "jsonl").stdout_bytes
     other_journal = str(tmp_path / "other.db")
 
@@ -379,7 +379,7 @@ def test_export_can_be_imported_into_new_journal(run_events: RunEvents, tmp_path
 
 
 def test_invalid_line_in_import_is_reported_with_file_and_line_number(run_events: RunEvents, tmp_path: Path) -> None:
-    """X-6: An invalid line is reported as a one-line error with the file name and the line number."""
+    """X-6: an invalid line is reported as a one-line error with the file name and the line number."""
     (tmp_path / "broken.jsonl").write_text("{}\n")
 
     result = run_events("--import", str(tmp_path / "broken.jsonl"))
@@ -410,7 +410,7 @@ def test_invalid_line_in_import_is_reported_with_file_and_line_number(run_events
     ],
 )
 def test_error_about_invalid_option_names_remedy(args: tuple[str, ...], message: str) -> None:
-    """X-6: An invalid option exits with status 2 and names the remedy."""
+    """X-6: an invalid option exits with status 2 and names the remedy."""
     result = CliRunner().invoke(cli, ["events", *args])
 
     assert result.exit_code == 2
@@ -419,7 +419,7 @@ def test_error_about_invalid_option_names_remedy(args: tuple[str, ...], message:
 
 
 def test_filter_with_lone_surrogate_is_usage_error(run_events: RunEvents) -> None:
-    """X-6: A filter with a lone surrogate, which no database can store, exits with status 2."""
+    """X-6: a filter with a lone surrogate, which no database can store, exits with status 2."""
     result = run_events("--type", "\udcff")
 
     assert result.exit_code == 2
@@ -452,7 +452,7 @@ def test_environment_variables_select_journal(tmp_path: Path) -> None:
 
 
 def test_database_without_journal_tables_is_usage_error(tmp_path: Path) -> None:
-    """X-6: A database without the journal's tables is a usage error, and stays unchanged."""
+    """X-6: a database without the journal's tables is a usage error, and stays unchanged."""
     with closing(sqlite3.connect(tmp_path / "other.db")) as other_database:
         other_database.execute("CREATE TABLE events (something TEXT)")
 

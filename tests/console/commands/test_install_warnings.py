@@ -1,4 +1,4 @@
-"""Tests for the warnings about an install that does not work, on a real API server with Knative's CRDs.
+"""Tests for the warnings about an incomplete install, on a real API server with Knative's CRDs.
 
 No function runs on this cluster, and the tests write the status that Knative's controllers would write. Deployments and
 pods have the status that Kubernetes' own controllers write.
@@ -37,11 +37,11 @@ IMAGE_MESSAGE = (
     "HEAD https://registry.example/v2/nodemaintenance/manifests/v9: unexpected status code 404 Not Found"
 )
 KNATIVE_OBJECTS = [manifest for manifest in render_overlay("knative") if ".knative.dev/" in manifest["apiVersion"]]
-"""The Knative objects of the overlay `knative`, as its users apply them."""
+"""The Knative objects of the overlay `knative` as a user applies them."""
 RECORD_TRIGGER = "record-on-everything"
-"""The Trigger of a Deployment's Service, which Knative considers ready as soon as the Service exists."""
+"""The Trigger of a function in a Deployment, which Knative considers ready as soon as the function's Service exists."""
 DEPLOYMENT_NAMESPACE = "plain-install"
-"""Namespace of the install without Knative Services; the commands find it with `--namespace`."""
+"""Namespace of an install without Knative Services, which the tests select with `--namespace`."""
 PULL_MESSAGE = 'Back-off pulling image "registry.example/nodemaintenance:v9"'
 STARTED_WITH_SHORT_DELAY = """
 from console.cli import main
@@ -54,27 +54,27 @@ ReportFailure = Callable[[str, str, str], None]
 
 
 def get_collection(manifest: Manifest) -> str:
-    """Return the API path of the objects of a Knative object's kind in its namespace."""
+    """Return the API path of the collection that contains a Knative object."""
     return f"/apis/{manifest['apiVersion']}/namespaces/{DEFAULT_NAMESPACE}/{manifest['kind'].lower()}s"
 
 
 def write_conditions(cluster: LocalCluster, manifests: Sequence[Manifest], *conditions: Object) -> None:
-    """Replace the conditions of Knative objects, as their controllers do."""
+    """Replace the conditions of Knative objects, as Knative's controllers do."""
     client, status = cluster.get_client(), {"status": {"conditions": list(conditions)}}
     paths = [f"{get_collection(manifest)}/{manifest['metadata']['name']}/status" for manifest in manifests]
     client.gather_all(*(client.api.patch(path, status) for path in paths))
 
 
 def list_names(kind: str) -> list[str]:
-    """Return the names of the overlay's objects of a kind in the order of the API server."""
+    """Return the names of the overlay's objects of this kind, in the API server's order."""
     return sorted(manifest["metadata"]["name"] for manifest in KNATIVE_OBJECTS if manifest["kind"] == kind)
 
 
 @pytest.fixture(scope="module")
 def served_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Yield a cluster with the product's and Knative's CRDs, and with the overlay's Knative objects without a status.
+    """Yield a cluster with the product's and Knative's CRDs, and the overlay's Knative objects without a status.
 
-    This fixture replaces the cluster of `run_command`, on which the functions may run.
+    This fixture overrides the cluster of `run_command`, on which the functions may run.
     """
     with LocalCluster(tmp_path_factory.mktemp("install"), nodes=1, audit=False) as cluster:
         install_manifests(cluster)
@@ -85,14 +85,14 @@ def served_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCl
 
 
 @pytest.fixture
-def stalled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a maintenance count as stalled as soon as it exists."""
+def maintenance_stalls_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every maintenance count as stalled as soon as it exists."""
     monkeypatch.setattr(install_problems, "STALLED_SECONDS", 0.0)
 
 
 @pytest.fixture
 def maintenance(served_cluster: LocalCluster) -> Iterator[Object]:
-    """Create a maintenance of the node, which no function processes, and delete it after the test."""
+    """Create a maintenance that no function processes, and delete it after the test."""
     client = served_cluster.get_client()
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": NODE}}
     created: Object = client.create(MEDIK8S.path, {**body, "spec": {"nodeName": NODE}})
@@ -102,9 +102,9 @@ def maintenance(served_cluster: LocalCluster) -> Iterator[Object]:
 
 @pytest.fixture
 def report_failure(served_cluster: LocalCluster) -> ReportFailure:
-    """Write that all objects are ready, and return a function that writes why the objects of one kind are not.
+    """Mark all Knative objects as ready, and return a function that marks the objects of one kind as failed.
 
-    In the message, `{name}` stands for the object's name.
+    In the failure message, `{name}` stands for the object's name.
     """
 
     def write_failure(kind: str, message: str, reason: str) -> None:
@@ -118,9 +118,9 @@ def report_failure(served_cluster: LocalCluster) -> ReportFailure:
     return write_failure
 
 
-@pytest.mark.usefixtures("maintenance", "stalled_at_once")
+@pytest.mark.usefixtures("maintenance", "maintenance_stalls_immediately")
 def test_objects_without_conditions_are_reported(served_cluster: LocalCluster, run_command: RunCommand) -> None:
-    """Check that functions and Broker are reported if Knative's controllers do not run."""
+    """Check that functions and Broker are reported if they have no conditions, as Knative's controllers do not run."""
     write_conditions(served_cluster, KNATIVE_OBJECTS)
     services = list_names("Service")
 
@@ -133,11 +133,11 @@ def test_objects_without_conditions_are_reported(served_cluster: LocalCluster, r
     ]
 
 
-@pytest.mark.usefixtures("maintenance", "stalled_at_once")
+@pytest.mark.usefixtures("maintenance", "maintenance_stalls_immediately")
 def test_status_names_missing_image_of_all_functions_in_one_warning(
     run_command: RunCommand, report_failure: ReportFailure
 ) -> None:
-    """Check that all views of `status` name the image, and that the Triggers of the functions are not reported, too."""
+    """Check that each view of `status` names the missing image once, and omits the functions' Triggers."""
     report_failure("Service", f'Revision "{{name}}-00005" failed with message: {IMAGE_MESSAGE}.', "RevisionFailed")
     report_failure("Trigger", "failed to resolve {name}", "Unable to get the Subscriber's URI")
     services = list_names("Service")
@@ -154,8 +154,8 @@ def test_status_names_missing_image_of_all_functions_in_one_warning(
     assert json.loads(json_result.stdout)["maintenances"][0]["metadata"]["name"] == NODE
 
 
-@pytest.mark.usefixtures("maintenance", "report_failure", "stalled_at_once")
-def test_status_prints_no_warning_about_install_that_is_ready(run_command: RunCommand) -> None:
+@pytest.mark.usefixtures("maintenance", "report_failure", "maintenance_stalls_immediately")
+def test_status_prints_no_warning_if_install_is_ready(run_command: RunCommand) -> None:
     result = run_command("status", NODE)
 
     assert (result.exit_code, result.stderr) == (0, "")
@@ -168,7 +168,7 @@ def test_status_reads_install_only_if_maintenance_is_stalled(
     maintenance: Object,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Check that a new maintenance causes no further request, and that one without progress does."""
+    """Check that `status` reads the install's objects for a stalled maintenance, but not for a new one."""
     monkeypatch.setattr(install_problems, "STALLED_SECONDS", 3600.0)
     report_failure("Broker", "no channel", "ChannelMissing")
     created = maintenance["metadata"]["creationTimestamp"]
@@ -191,7 +191,7 @@ def test_status_names_maintenance_whose_restore_is_pending(
     maintenance: Object,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Check that a deleted maintenance that no function releases is stalled, although its drain had succeeded."""
+    """Check that a deleted maintenance counts as stalled if its node is not restored, even after a successful drain."""
     report_failure("Service", "no such image", "RevisionFailed")
     client = served_cluster.get_client()
     drained = {"phase": "Succeeded", "lastUpdate": "2026-01-01T00:00:00Z"}
@@ -209,10 +209,10 @@ def test_status_names_maintenance_whose_restore_is_pending(
 
 
 @pytest.mark.usefixtures("report_failure")
-def test_user_without_permission_gets_one_line_only_without_status(
+def test_missing_permission_is_reported_unless_status_explains_wait(
     served_cluster: LocalCluster, run_command: RunCommand, maintenance: Object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that one line names the missing rights, and that it is omitted if the status explains the wait."""
+    """Check that one line names the missing permissions, and that the line is omitted if `status` explains the wait."""
     client = served_cluster.get_client()
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": UNPRIVILEGED}
     monkeypatch.setattr(install_problems, "STALLED_SECONDS", 3600.0)
@@ -237,13 +237,13 @@ def test_user_without_permission_gets_one_line_only_without_status(
 
 
 def has_condition(obj: Object | None, condition_type: str) -> bool:
-    """Return whether a controller or the scheduler has set this condition."""
+    """Return whether an object has this condition."""
     conditions = ((obj or {}).get("status") or {}).get("conditions") or []
     return any(condition["type"] == condition_type for condition in conditions)
 
 
-def create_deployment(client: SyncClient, namespace: str, *accounts: str) -> str:
-    """Create a namespace, ServiceAccounts, and a Deployment whose pods fit no node; return the Deployment's path."""
+def create_deployment(client: SyncClient, namespace: str, *service_accounts: str) -> str:
+    """Create a namespace, ServiceAccounts, and a Deployment whose pods fit on no node; return the Deployment's path."""
     (deployment,) = [
         manifest
         for manifest in render_overlay("plain")
@@ -252,20 +252,20 @@ def create_deployment(client: SyncClient, namespace: str, *accounts: str) -> str
     deployment["metadata"]["namespace"] = namespace
     pod_spec = deployment["spec"]["template"]["spec"]
     pod_spec["nodeSelector"] = {"no": "such-node"}
-    del pod_spec["priorityClassName"]  # This cluster does not have the PriorityClass.
+    del pod_spec["priorityClassName"]  # This cluster does not have the PriorityClass of the manifest.
     client.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
-    for account in accounts:
+    for account in service_accounts:
         client.create(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": account}})
     collection = f"/apis/apps/v1/namespaces/{namespace}/deployments"
     client.create(collection, deployment)
     return f"{collection}/begin"
 
 
-@pytest.mark.usefixtures("maintenance", "stalled_at_once")
+@pytest.mark.usefixtures("maintenance", "maintenance_stalls_immediately")
 def test_status_explains_deployment_whose_pods_cannot_be_created(
     served_cluster: LocalCluster, run_command: RunCommand
 ) -> None:
-    """Check that the warning quotes the ReplicaSet's error, here about a missing ServiceAccount."""
+    """Check that the warning quotes the ReplicaSet's error, in this test about a missing ServiceAccount."""
     client = served_cluster.get_client()
     path = create_deployment(client, "install-without-account")
     for condition_type in ("ReplicaFailure", "Available"):
@@ -277,11 +277,11 @@ def test_status_explains_deployment_whose_pods_cannot_be_created(
     assert result.stderr.endswith(': serviceaccount "begin" not found\n')
 
 
-@pytest.mark.usefixtures("maintenance", "stalled_at_once")
+@pytest.mark.usefixtures("maintenance", "maintenance_stalls_immediately")
 def test_status_explains_deployment_whose_pods_do_not_start(
     served_cluster: LocalCluster, run_command: RunCommand
 ) -> None:
-    """Check that the warning quotes the scheduler's message, and then the kubelet's message about the image."""
+    """Check that the warning quotes the scheduler's message, and later the kubelet's message about the image."""
     client = served_cluster.get_client()
     path = create_deployment(client, DEPLOYMENT_NAMESPACE, "begin")
     pods_path = f"/api/v1/namespaces/{DEPLOYMENT_NAMESPACE}/pods"
@@ -304,7 +304,7 @@ def test_status_explains_deployment_whose_pods_do_not_start(
     assert image_result.stderr == f"Warning: Deployment begin is not available: {PULL_MESSAGE}\n"
 
 
-@pytest.mark.usefixtures("maintenance", "stalled_at_once")
+@pytest.mark.usefixtures("maintenance", "maintenance_stalls_immediately")
 def test_status_suggests_option_for_namespace_without_functions(run_command: RunCommand) -> None:
     result = run_command("status", "--namespace=default")
 
@@ -315,7 +315,7 @@ def test_status_suggests_option_for_namespace_without_functions(run_command: Run
 def test_waiting_commands_print_warning_once(
     served_cluster: LocalCluster, plugin_environment: dict[str, str], report_failure: ReportFailure
 ) -> None:
-    """Check that `start --wait` and `status --watch` print the warning while they wait."""
+    """Check that `start --wait` and `status --watch` print the warning only once while they wait."""
     report_failure("PingSource", "no such sink", "NotFound")
     warning = "Warning: PingSource tick is not ready: no such sink\n"
 
@@ -335,13 +335,13 @@ def test_waiting_commands_print_warning_once(
     client.delete(MAINTENANCE_PATH, uid=client.get(MAINTENANCE_PATH)["metadata"]["uid"])
 
 
-def test_functional_test_prints_problems_of_install(
+def test_cluster_functest_prints_problems_of_install(
     served_cluster: LocalCluster,
     report_failure: ReportFailure,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Check that `make cluster-functest` prints what to check, and the problems that explain why nothing began."""
+    """Check that `make cluster-functest` prints what to check, and why no maintenance has begun."""
     report_failure("Broker", "no channel", "ChannelMissing")
     monkeypatch.setenv("KUBECONFIG", str(served_cluster.kubeconfig))
     monkeypatch.setattr(functest, "BEGIN_TIMEOUT_SECONDS", 0.0)

@@ -1,4 +1,4 @@
-"""Tests that Ctrl-C ends a command with exit status 130 and a message about what continues on the cluster."""
+"""Tests that Ctrl-C ends a command with exit status 130 and a message about what continues in the cluster."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def interrupt_process(process: subprocess.Popen[str]) -> tuple[int, str]:
 def blocked_node(
     installed_cluster: LocalCluster, product: Product, node_name: str, run_command: RunCommand
 ) -> Iterator[str]:
-    """Yield the name of a node whose drain a budget blocks."""
+    """Yield the name of a node whose drain a PodDisruptionBudget blocks."""
     create_and_wait(installed_cluster, build_controller("ReplicaSet", node_name, replicas=1))
     create_and_wait(installed_cluster, build_budget(f"keep-{node_name}", node_name, minAvailable=1))
     yield node_name
@@ -63,9 +63,9 @@ def test_interrupted_start_reports_that_maintenance_continues(
 def test_interrupted_stop_reports_that_deletion_continues(
     installed_cluster: LocalCluster, create_node: CreateNode
 ) -> None:
-    """Check that an interrupted `stop` reports that the deletion continues without the command.
+    """Check that an interrupted `stop` reports that the maintenance's deletion continues without the command.
 
-    In this test, another finalizer and the lack of running functions prevent the deletion.
+    In this test, another finalizer and the lack of running functions delay the deletion.
     """
     node = create_node()
     type_and_spec = {

@@ -1,4 +1,4 @@
-"""Tests for the tokens that permit reading the journal, with a real API server that issues and reviews them."""
+"""Tests for the tokens with which clients read the journal, issued and reviewed by a real API server."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.console.journal_service import (
 )
 
 ONE_AUDIENCE, SHORT = "has the audience node-maintenance-journal only", "is valid for at most 900 seconds"
-"""Parts of the messages with which the policy rejects a request."""
+"""Parts of the ValidatingAdmissionPolicy's messages about rejected requests."""
 
 
 @pytest.fixture(scope="module")
 def service(served_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JournalService]:
-    """Yield a journal API without a journal, with the objects of the component `console`."""
+    """Yield a journal API without a journal, on a cluster with the manifests of the component `console`."""
     with run_journal_service(served_cluster, tmp_path_factory.mktemp("service")) as running:
         yield running
 
@@ -42,10 +42,10 @@ def service(served_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFacto
         ("console", "other", "the token is not valid for the journal"),
     ],
 )
-def test_other_token_is_rejected(
+def test_token_of_other_account_or_audience_is_rejected(
     served_cluster: LocalCluster, service: JournalService, account: str, audience: str, message: str
 ) -> None:
-    """Check that only a token of the one ServiceAccount, for the one audience, permits reading."""
+    """Check that only a token for the journal's ServiceAccount and audience gives access to the journal."""
     token = request_token(served_cluster, account, audience)
 
     response = requests.get(f"{service.url}{NUMBERS_PATH}", headers={TOKEN_HEADER: token}, timeout=10)
@@ -55,7 +55,7 @@ def test_other_token_is_rejected(
 
 
 def test_request_without_token_is_rejected(service: JournalService) -> None:
-    """Check that a pod that reaches the port directly gets nothing, even with the proxy's headers of a user."""
+    """Check that a direct request without a token is rejected, even with the user headers of the API server's proxy."""
     forged = {"X-Remote-User": "admin", "X-Remote-Group": "system:masters", "Authorization": "Bearer any"}
 
     responses = [
@@ -81,15 +81,15 @@ def test_request_without_token_is_rejected(service: JournalService) -> None:
         ({"audiences": [AUDIENCE], "expirationSeconds": 901}, SHORT),
     ],
 )
-def test_policy_limits_tokens_of_reader(served_cluster: LocalCluster, spec: Object, message: str) -> None:
-    """Check that the API server issues no token with another use or a longer lifetime, which RBAC cannot prevent."""
+def test_policy_limits_tokens_of_journal_reader(served_cluster: LocalCluster, spec: Object, message: str) -> None:
+    """Check that a policy rejects tokens with another audience or a longer lifetime, which RBAC cannot prevent."""
     with pytest.raises(Rejected, match=message):
         served_cluster.get_client().create(TOKEN_PATH, {"spec": spec})
 
 
 @pytest.mark.usefixtures("service")
-def test_policy_permits_other_tokens(served_cluster: LocalCluster) -> None:
-    """Check that the policy permits the reader's longest token, and concerns neither other accounts nor namespaces."""
+def test_policy_permits_valid_tokens_and_other_service_accounts(served_cluster: LocalCluster) -> None:
+    """Check that the policy permits the journal reader's longest token, and all tokens of other ServiceAccounts."""
     client, other = served_cluster.get_client(), "/api/v1/namespaces/default/serviceaccounts"
     client.create(other, {"metadata": {"name": READER}})
     long_spec = {"audiences": ["other"], "expirationSeconds": 3600}
@@ -107,14 +107,14 @@ def test_policy_permits_other_tokens(served_cluster: LocalCluster) -> None:
 def test_accepted_token_is_not_reviewed_again_for_ten_seconds(
     served_cluster: LocalCluster, service: JournalService
 ) -> None:
-    """Check that requests with the same token cause one review in ten seconds."""
+    """Check that requests with the same token cause only one TokenReview in ten seconds."""
     now = [100.0]
     token = request_token(served_cluster)
     with closing(SyncClient(str(served_cluster.kubeconfig))) as connected_client:
         client = connected_client.copy_for_caller()
         check = build_token_check(client, lambda: now[0])
         check(token)
-        client.api = client.api.with_token("expired")  # The API server rejects further reviews.
+        client.api = client.api.with_token("expired")  # From here on, the API server rejects TokenReviews.
         now[0] += ACCEPTANCE_SECONDS - 1
         check(token)
         now[0] += 1

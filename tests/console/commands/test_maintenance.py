@@ -31,7 +31,7 @@ API_GROUPS = {"medik8s": MEDIK8S, "kubevirt": KUBEVIRT}
 
 @pytest.fixture
 def maintained_node(product: Product, node_name: str, run_command: RunCommand) -> Iterator[str]:
-    """Yield the name of a node while the functions run, and end its maintenance after the test."""
+    """Yield the name of a node while the functions run, and delete its maintenance after the test."""
     yield node_name
     run_command("stop", node_name)
 
@@ -74,7 +74,7 @@ def test_start_drains_and_stop_restores_node(
 def test_released_maintenance_does_not_block_its_node(
     installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
 ) -> None:
-    """NMO-14, NMO-22: A released maintenance that still has another finalizer does not block its node.
+    """NMO-14, NMO-22: a released maintenance that another finalizer keeps does not block its node.
 
     `stop` names the finalizer and does not wait for its removal. `start` can create a second maintenance with a
     different name.
@@ -109,7 +109,7 @@ def test_released_maintenance_does_not_block_its_node(
 def test_start_prints_progress_lines_without_terminal(
     installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
 ) -> None:
-    """NMO-10: If the output is not a terminal, `start --wait` prints one line per change, up to Succeeded."""
+    """NMO-10: `start --wait` without a terminal prints one line per change, until the phase is Succeeded."""
     create_and_wait(
         installed_cluster,
         build_pod(
@@ -168,7 +168,7 @@ def test_start_accepts_flags_of_kubectl_drain_and_status_names_required_flag(
 def test_start_with_invalid_pod_selector_is_usage_error(
     installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
 ) -> None:
-    """DRN-1a, DRN-5: An invalid pod selector is a usage error, and `start` creates nothing."""
+    """DRN-1a, DRN-5: an invalid pod selector is a usage error, and `start` creates nothing."""
     result = run_command("start", maintained_node, "--pod-selector", "app=(")
 
     assert result.exit_code == 2
@@ -179,7 +179,7 @@ def test_start_with_invalid_pod_selector_is_usage_error(
 def test_status_shows_blocked_pods_budget_and_remedy(
     installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
 ) -> None:
-    """NMO-12, OSV-13: `status` shows the budget that blocks a pod, its counts, and the command that loosens it."""
+    """NMO-12, OSV-13: `status` shows the PDB that blocks a pod, the PDB's counts, and the command to relax it."""
     create_and_wait(installed_cluster, build_controller("ReplicaSet", maintained_node, replicas=2))
     create_and_wait(installed_cluster, build_budget(f"keep-{maintained_node}", maintained_node, minAvailable=2))
     result = run_command("start", maintained_node, "--wait", "--timeout=2s")
@@ -243,7 +243,7 @@ def test_status_watch_prints_changes_until_ctrl_c(
 def test_commands_work_if_api_group_has_no_field_selectors(
     installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
 ) -> None:
-    """X-7: Commands list all objects and filter them locally if an API group does not support field selectors."""
+    """X-7: commands list and filter all objects locally if an API group does not support field selectors."""
     other_maintenance = {
         "apiVersion": KUBEVIRT_ALPHA.api_version,
         "kind": "NodeMaintenance",
@@ -268,7 +268,7 @@ def test_commands_work_if_api_group_has_no_field_selectors(
 def test_start_prints_json_even_after_timeout(
     installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
 ) -> None:
-    """Check that `start -o json` prints the object even after its timeout, so that scripts can read the progress."""
+    """Check that `start -o json` prints the object even after a timeout, so that scripts can read the progress."""
     create_and_wait(
         installed_cluster,
         build_controller("ReplicaSet", maintained_node, replicas=2),
@@ -285,7 +285,7 @@ def test_start_prints_json_even_after_timeout(
 
 
 def test_start_refuses_second_maintenance_for_node(run_command: RunCommand, maintained_node: str) -> None:
-    """NMO-22, X-7: `start` refuses a second maintenance for a node, even in a different API group."""
+    """NMO-22, X-7: `start` refuses a second maintenance for a node, even one of a different API group."""
     run_command("start", maintained_node, "--wait")
 
     second_result = run_command("start", maintained_node, "--group=kubevirt", "--name=another")
@@ -303,7 +303,7 @@ def test_start_refuses_second_maintenance_for_node(run_command: RunCommand, main
 def test_start_refuses_name_of_maintenance_for_another_node(
     product: Product, run_command: RunCommand, create_node: CreateNode
 ) -> None:
-    """NMO-22: `start` refuses the name of another node's maintenance, and leaves that maintenance unchanged."""
+    """NMO-22: `start` refuses the name of a maintenance for another node, and leaves that maintenance unchanged."""
     first_node, second_node = create_node(), create_node()
     run_command("start", first_node, f"--name=shared-{first_node}", "--wait")
 
@@ -314,8 +314,8 @@ def test_start_refuses_name_of_maintenance_for_another_node(
     assert run_command("stop", first_node).exit_code == 0
 
 
-def test_uncordon_refuses_node_in_maintenance(run_command: RunCommand, maintained_node: str) -> None:
-    """DRN-6: `uncordon` refuses a node in maintenance, because it would be cordoned again, and suggests `stop`."""
+def test_uncordon_refuses_node_under_maintenance(run_command: RunCommand, maintained_node: str) -> None:
+    """DRN-6: `uncordon` refuses a node under maintenance, which the product would cordon again, and suggests `stop`."""
     run_command("start", maintained_node, "--wait")
 
     result = run_command("uncordon", maintained_node)
@@ -326,7 +326,7 @@ def test_uncordon_refuses_node_in_maintenance(run_command: RunCommand, maintaine
 
 @pytest.mark.parametrize("command", ["start", "stop", "status", "cordon", "drain", "uncordon"])
 def test_unknown_node_is_one_line_error(run_command: RunCommand, command: str) -> None:
-    """NMO-19: An unknown node is a one-line error with exit status 1."""
+    """NMO-19: an unknown node is a one-line error with exit status 1."""
     result = run_command(command, "no-such-node")
 
     assert result.exit_code == 1
@@ -353,7 +353,7 @@ def test_stop_refuses_node_cordoned_by_hand(
 def test_error_about_missing_permission_has_server_message_and_remedy(
     run_command: RunCommand, maintained_node: str
 ) -> None:
-    """OSV-14, X-6: A missing permission is a one-line error with the API server's message and a remedy."""
+    """OSV-14, X-6: a missing permission is a one-line error with the API server's message and a remedy."""
     result = run_command("start", maintained_node, user=UNPRIVILEGED)
 
     assert result.exit_code == 1

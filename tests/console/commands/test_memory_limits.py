@@ -1,6 +1,6 @@
-"""Memory tests for commands on a journal of large events, which use almost 20 times their size when parsed.
+"""Memory tests for commands with a journal of large events.
 
-Any client that may post events can post such large events.
+Parsing an event takes almost 20 times its size in memory, and any client that may post events can send large ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from eventing.journal.transfer import export_lines
 pytestmark = pytest.mark.slow
 
 EVENT_COUNT, ITEMS_PER_EVENT = 8, 500_000
-"""Number of dead letters, and length of the list in each; an event of 2 MB uses 36 MiB of memory when parsed."""
+"""Number of dead letters, and length of the list in each; parsing such an event of 2 MB takes 36 MiB of memory."""
 MAX_MEMORY_MIB = 280
 """Maximum memory of a process in MiB: enough for two of these events, but not for all of them."""
 COMMANDS = {
@@ -66,12 +66,12 @@ def large_journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_command_that_shows_large_events_stays_within_memory_limit(
     large_journal: Path, command: tuple[str, ...]
 ) -> None:
-    """X-6: A command has at most two large events in memory, regardless of the number of events that it prints."""
+    """X-6: a command has at most two large events in memory, regardless of the number of events that it prints."""
     assert measure_peak_memory_mib(*command, "--journal", str(large_journal)) < MAX_MEMORY_MIB
 
 
 def test_import_of_large_events_stays_within_memory_limit(large_journal: Path, tmp_path: Path) -> None:
-    """X-6: An import has at most two large events in memory."""
+    """X-6: an import has at most two large events in memory."""
     export_file = tmp_path / "export.jsonl"
     with closing(Journal(large_journal)) as journal, export_file.open("wb") as file:
         file.writelines(export_lines(journal, Query()))
@@ -86,7 +86,7 @@ def test_import_of_large_events_stays_within_memory_limit(large_journal: Path, t
 
 
 def measure_peak_memory_mib(*command: str) -> int:
-    """Run a program, and return its peak memory in MiB; raise an error if its exit status is not 0."""
+    """Run a program, and return its peak memory in MiB. Raises an error if its exit status is not 0."""
     result = subprocess.run(
         [sys.executable, "-c", MEASURING_PROGRAM, sys.executable, *command], check=True, stdout=subprocess.PIPE
     )

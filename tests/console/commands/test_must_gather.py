@@ -58,12 +58,12 @@ def read_archive(file: Path) -> dict[str, bytes]:
 
 
 def get_object_names(content: bytes) -> list[str]:
-    """Return the names of the objects in a Kubernetes list in JSON, as the archive contains it."""
+    """Return the names of the objects in a Kubernetes list in JSON, the format of the archive's files."""
     return [obj["metadata"]["name"] for obj in json.loads(content)["items"]]
 
 
 def wait_for_attempts(journal: Path, node: str) -> None:
-    """Wait until the journal has attempts for events about the node; functions publish attempts after half a second."""
+    """Wait until the journal contains the attempts about the node, which functions publish half a second later."""
     with closing(Journal(journal)) as store:
         wait_until_ready("attempts", lambda: any(entry.attempts for entry in store.select(Query(node=node))), [], 10)
 
@@ -72,7 +72,7 @@ def wait_for_attempts(journal: Path, node: str) -> None:
 def blocked_node_with_secrets(
     installed_cluster: LocalCluster, product: Product, create_node: CreateNode, run_command: RunCommand
 ) -> Iterator[str]:
-    """Yield the name of a node whose drain a budget blocks; its objects contain secrets, which must not be archived."""
+    """Yield the name of a node whose drain a PodDisruptionBudget blocks, and whose objects contain secret values."""
     node = create_node()
     bare_pod = build_pod(f"bare-{node}", node)
     bare_pod["spec"]["containers"][0]["env"] = [{"name": "TOKEN", "value": SECRET_VALUE}]
@@ -97,9 +97,10 @@ def blocked_node_with_secrets(
 def test_archive_contains_objects_logs_and_journal_of_blocked_maintenance(
     run_command: RunCommand, blocked_node_with_secrets: str, product: Product, tmp_path: Path
 ) -> None:
-    """NMO-25: The archive contains everything that explains why a drain is blocked, and an index of the files.
+    """NMO-25: the archive contains everything that explains why a drain is blocked, and an index of its files.
 
-    The archive contains maintenances, nodes, budgets, the node's pods, Events, Leases, logs and the journal.
+    The archive contains maintenances, nodes, PodDisruptionBudgets, the node's pods, Events, Leases, logs and the
+    journal.
     """
     file = tmp_path / "case.tar.gz"
     wait_for_attempts(product.journal, blocked_node_with_secrets)
@@ -137,7 +138,7 @@ def test_archive_contains_objects_logs_and_journal_of_blocked_maintenance(
 
 
 def test_archive_contains_no_secrets(run_command: RunCommand, blocked_node_with_secrets: str, tmp_path: Path) -> None:
-    """NMO-25: The archive contains no Secrets and no values of environment variables; only its owner may read it."""
+    """NMO-25: the archive contains no Secrets or values of environment variables, and only its owner may read it."""
     file = tmp_path / "case.tar.gz"
 
     assert run_command("must-gather", "--file", str(file)).exit_code == 0
@@ -150,7 +151,7 @@ def test_archive_contains_no_secrets(run_command: RunCommand, blocked_node_with_
 
 @proves("NMO-25")
 def test_journal_in_archive_has_no_environment_values(run_command: RunCommand, tmp_path: Path) -> None:
-    """NMO-25: The journal in the archive contains no values of environment variables.
+    """NMO-25: the journal in the archive contains no values of environment variables.
 
     Events from the API server contain whole objects. A MutexRule contains a pod template, as do the replies to events
     about this rule.
@@ -178,9 +179,9 @@ def test_journal_in_archive_has_no_environment_values(run_command: RunCommand, t
 
 
 def test_unreadable_log_is_reported_and_other_files_are_archived(run_command: RunCommand, tmp_path: Path) -> None:
-    """NMO-25: An unreadable log file is reported with exit status 1, and all other files are archived.
+    """NMO-25: an unreadable log file is reported with exit status 1, and all other files are archived.
 
-    Examples are a directory, and a dangling link, which a log rotation can leave for a moment.
+    Examples are a directory, and a dangling symbolic link, which a log rotation can leave for a moment.
     """
     (tmp_path / "evict.log").symlink_to(tmp_path / "rotated")
     (tmp_path / "old.log").mkdir()
@@ -205,7 +206,7 @@ def test_unreadable_log_is_reported_and_other_files_are_archived(run_command: Ru
 
 
 def test_unreadable_journal_is_reported_and_other_files_are_archived(run_command: RunCommand, tmp_path: Path) -> None:
-    """NMO-25: If the journal cannot be read, the exit status is 1, and the index contains the reason."""
+    """NMO-25: if the journal cannot be read, the exit status is 1, and the index contains the reason."""
     file = tmp_path / "journal.db"
     Journal(file).close()
     with closing(sqlite3.connect(file)) as database:
@@ -244,7 +245,7 @@ def test_missing_logs_and_events_are_reported(
 ) -> None:
     """Check that the output reports missing logs and missing recorded events.
 
-    The logs of functions that do not run in pods are in a directory that the command cannot know.
+    The command cannot find the logs of functions that do not run in pods.
     """
     logs = ["--logs", str(product.functions_log.parent)] if has_logs_option else []
 
@@ -264,7 +265,7 @@ def limited_kubeconfig(served_cluster: LocalCluster) -> Iterator[Path]:
     served_cluster.kubectl("create", "clusterrolebinding", LIMITED_ACCOUNT, f"--clusterrole={LIMITED_ACCOUNT}", account)
     kubeconfig = write_account_kubeconfig(served_cluster, "default", LIMITED_ACCOUNT)
     yield kubeconfig
-    kubeconfig.unlink()  # the next ServiceAccount with this name needs a new token
+    kubeconfig.unlink()  # The next ServiceAccount with this name needs a new token.
     served_cluster.kubectl("delete", f"clusterrole/{LIMITED_ACCOUNT}", f"clusterrolebinding/{LIMITED_ACCOUNT}")
     served_cluster.kubectl("delete", "serviceaccount", LIMITED_ACCOUNT, "-n", "default")
 
@@ -278,7 +279,7 @@ def run_must_gather(kubeconfig: Path, file: Path) -> Result:
 def test_missing_permissions_are_listed_and_readable_objects_are_kept(
     limited_kubeconfig: Path, blocked_node_with_secrets: str, tmp_path: Path
 ) -> None:
-    """NMO-25: Missing permissions are listed in one line, the exit status is 1, and readable objects are archived."""
+    """NMO-25: one line lists the missing permissions, the exit status is 1, and all readable objects are archived."""
     file = tmp_path / "case.tar.gz"
 
     result = run_must_gather(limited_kubeconfig, file)
@@ -310,10 +311,10 @@ def test_missing_permissions_are_listed_and_readable_objects_are_kept(
 
 @pytest.mark.slow
 @proves("NMO-25", "NMO-25a")
-def test_archive_contains_mutex_runs_rules_and_jobs(
+def test_archive_contains_mutex_run_configs_rules_and_jobs(
     run_command: RunCommand, served_cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """Check that the archive contains MutexRules, runs and Jobs, without values of environment variables.
+    """Check that the archive contains MutexRules, MutexRunConfigs and Jobs, without values of environment variables.
 
     The test cluster is not OpenShift, so the index lists MachineConfigPools as not installed.
     """
@@ -444,7 +445,7 @@ def test_archive_contains_hyperconverged(run_command: RunCommand, served_cluster
 
 
 def test_error_without_any_permission_lists_all_permissions(served_cluster: LocalCluster, tmp_path: Path) -> None:
-    """NMO-25, OSV-14: The error for a user without any permission lists all missing permissions, maintenances first."""
+    """NMO-25, OSV-14: the error for a user without any permission lists all missing permissions, maintenances first."""
     result = run_must_gather(served_cluster.ensure_kubeconfig(UNPRIVILEGED), tmp_path / "case.tar.gz")
 
     assert result.exit_code == 1
@@ -502,7 +503,7 @@ def function_pods(served_cluster: LocalCluster, kubelet_port: int) -> Iterator[N
     The pod on the first node has been restarted once.
     """
     addresses = [{"type": "InternalIP", "address": "127.0.0.1"}]
-    ports = {"node-with-logs": kubelet_port, "node-without": 9}  # port 9 (discard) has no listener
+    ports = {"node-with-logs": kubelet_port, "node-without": 9}  # Port 9 (discard) has no listener.
     for number, (node, port) in enumerate(ports.items()):
         served_cluster.kubectl(
             "create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
@@ -518,7 +519,7 @@ def function_pods(served_cluster: LocalCluster, kubelet_port: int) -> Iterator[N
 
 
 def patch_status(cluster: LocalCluster, status: dict[str, Any], *object_arguments: str) -> None:
-    """Write an object's status, as a kubelet does; `object_arguments` identify the object for kubectl."""
+    """Write an object's status, as a kubelet does; `object_arguments` identify the object for `kubectl patch`."""
     cluster.kubectl(
         "patch",
         *object_arguments,
@@ -531,7 +532,7 @@ def patch_status(cluster: LocalCluster, status: dict[str, Any], *object_argument
 
 @pytest.mark.usefixtures("function_pods")
 def test_logs_of_function_pods_are_archived(run_command: RunCommand, tmp_path: Path) -> None:
-    """NMO-25: Current and previous logs are archived, and an unreachable kubelet is not a missing permission."""
+    """NMO-25: current and previous logs are archived; an unreachable kubelet does not count as a missing permission."""
     result = run_command("must-gather", "--file", str(tmp_path / "case.tar.gz"))
 
     files = read_archive(tmp_path / "case.tar.gz")
@@ -551,7 +552,7 @@ def test_logs_of_function_pods_are_archived(run_command: RunCommand, tmp_path: P
 def test_error_names_missing_permission_for_logs(
     served_cluster: LocalCluster, limited_kubeconfig: Path, tmp_path: Path
 ) -> None:
-    """NMO-25: Reading logs requires the permission to get pods/log, which the error names only once for all pods."""
+    """NMO-25: if the permission to get pods/log is missing, the error names it only once for all pods."""
     served_cluster.kubectl("create", "role", LIMITED_ACCOUNT, "--verb=list", "--resource=pods", "-n=node-maintenance")
     served_cluster.kubectl(
         "create",
@@ -569,7 +570,7 @@ def test_error_names_missing_permission_for_logs(
     assert result.stderr.count("get pods/log in node-maintenance") == 1
 
 
-def test_existing_file_is_not_overwritten(run_command: RunCommand, tmp_path: Path) -> None:
+def test_must_gather_does_not_overwrite_existing_file(run_command: RunCommand, tmp_path: Path) -> None:
     file = tmp_path / "case.tar.gz"
     file.write_text("an older case")
 
@@ -579,7 +580,7 @@ def test_existing_file_is_not_overwritten(run_command: RunCommand, tmp_path: Pat
     assert file.read_text() == "an older case"
 
 
-def test_missing_journal_is_one_line_error(run_command: RunCommand, tmp_path: Path) -> None:
+def test_missing_journal_of_must_gather_is_one_line_error(run_command: RunCommand, tmp_path: Path) -> None:
     missing_journal = tmp_path / "none.db"
 
     result = run_command("must-gather", "--file", str(tmp_path / "case.tar.gz"), "--journal", str(missing_journal))
@@ -589,7 +590,7 @@ def test_missing_journal_is_one_line_error(run_command: RunCommand, tmp_path: Pa
     assert not (tmp_path / "case.tar.gz").exists()
 
 
-def test_missing_directory_is_one_line_error(run_command: RunCommand, tmp_path: Path) -> None:
+def test_missing_output_directory_is_one_line_error(run_command: RunCommand, tmp_path: Path) -> None:
     result = run_command("must-gather", "--file", str(tmp_path / "none" / "case.tar.gz"))
 
     assert result.exit_code == 1
@@ -598,7 +599,7 @@ def test_missing_directory_is_one_line_error(run_command: RunCommand, tmp_path: 
 
 
 def test_interrupted_archive_contains_its_index(tmp_path: Path) -> None:
-    """Check that an archive is valid and contains its index if Ctrl-C interrupts the command."""
+    """Check that an archive is valid and contains its index even if Ctrl-C interrupts the command."""
 
     def write_and_interrupt() -> None:
         with Archive(tmp_path / "case.tar.gz") as archive:
@@ -636,9 +637,9 @@ OBJECTS_WITH_SECRETS = {
 
 @pytest.mark.parametrize("obj", OBJECTS_WITH_SECRETS.values(), ids=OBJECTS_WITH_SECRETS)
 def test_secrets_are_redacted_everywhere_in_object(obj: Any) -> None:
-    """NMO-25: Secret values, such as the start data of VMs, are redacted wherever they occur in an object.
+    """NMO-25: secret values, such as a VM's cloud-init data, are redacted wherever they occur in an object.
 
-    KubeVirt copies them from the VM to the VMI and the virt-launcher pod, and tools store whole objects in
+    KubeVirt copies such values from the VM to the VMI and the virt-launcher pod, and tools store whole objects in
     annotations.
     """
     assert SECRET_VALUE not in json.dumps(redact_values(obj))
@@ -646,18 +647,18 @@ def test_secrets_are_redacted_everywhere_in_object(obj: Any) -> None:
 
 @pytest.mark.parametrize("text", ["{", "[1, 2", "{}", '{"uid":  "1"}', "[a] was refused", "", '[{"env": ["x"]}]'])
 def test_redaction_leaves_text_without_secrets_unchanged(text: str) -> None:
-    """Check that text without secret values is completely unchanged, even if it is JSON."""
+    """Check that redaction leaves text without secret values unchanged, even if the text is JSON."""
     assert redact_values({"message": text}) == {"message": text}
 
 
 @pytest.mark.parametrize("env", [["value"], [5, None], [["value"]], "value", {"name": "URL"}, None, 5, [{"name": "A"}]])
 def test_env_field_in_unknown_format_is_unchanged(env: Any) -> None:
-    """X-1: An `env` field in a different format is unchanged; any client may post events with any data."""
+    """X-1: redaction leaves an `env` field in an unknown format unchanged; any client may post events with any data."""
     assert redact_values({"data": {"env": env}}) == {"data": {"env": env}}
 
 
 def test_environment_values_are_redacted_at_any_depth() -> None:
-    """Check that values of environment variables are redacted at any depth, but not names and references."""
+    """Check that the values of environment variables are redacted at any depth, but not their names and references."""
     reference = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
     spec = {
         "template": {"spec": {"containers": [{"env": [{"name": "URL", "value": "postgresql://u:p@h/d"}, reference]}]}}

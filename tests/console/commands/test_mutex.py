@@ -1,4 +1,4 @@
-"""Tests for `mutex status` and `mutex retry` on a real API server, with run records like those of the functions."""
+"""Tests for `mutex status` and `mutex retry` on a real API server, with run records as the functions write them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN_KEY = f"{DEFAULT_NAMESPACE}/example"
 
 @pytest.fixture(scope="module")
 def mutex_cluster(served_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """Yield the cluster with the mutex's CRDs."""
+    """Yield the cluster with the CRDs of the component `mutex`."""
     with mutex_runs.install_mutex_crds(served_cluster):
         yield served_cluster
 
@@ -37,14 +37,19 @@ def client_with_run(mutex_cluster: LocalCluster) -> Iterator[SyncClient]:
 
 
 def test_error_of_status_without_crds_names_missing_component(run_command: RunCommand) -> None:
-    """Check that the error of `mutex status` names the missing component; this test must run before the CRDs exist."""
+    """Check that the error of `mutex status` names the missing component.
+
+    This test must run before another test installs the CRDs.
+    """
     result = run_command("mutex", "status")
     assert (result.exit_code, result.output) == (
         *(1, 'Error: the cluster does not serve MutexRunConfigs: install the component "mutex" first\n'),
     )
 
 
-def test_status_lists_each_run_and_what_the_run_waits_for(client_with_run: SyncClient, run_command: RunCommand) -> None:
+def test_mutex_status_lists_each_run_and_what_it_waits_for(
+    client_with_run: SyncClient, run_command: RunCommand
+) -> None:
     result = run_command("mutex", "status")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[1].split()[1:6] == ["example", "RunningJobs", "2", "of", "3:"]
@@ -118,7 +123,7 @@ def test_retry_resumes_halted_run(client_with_run: SyncClient, run_command: RunC
 
 
 @proves("MUT-48")
-def test_retry_refuses_run_that_is_not_halted(client_with_run: SyncClient, run_command: RunCommand) -> None:
+def test_retry_refuses_active_run(client_with_run: SyncClient, run_command: RunCommand) -> None:
     result = run_command("mutex", "retry", RUN_KEY)
     assert result.exit_code == 1
     assert f"the run of {RUN_KEY} has not stopped, its step is RunningJobs: " in result.output

@@ -1,4 +1,4 @@
-"""Tests for `preview`, which shows what a maintenance of several nodes would do, on a real API server."""
+"""Tests for `preview`, which predicts the drain of several nodes, on a real API server."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ BLOCKED_EXIT_STATUS = 3
 
 
 def create_shared_budget(cluster: LocalCluster, nodes: list[str], **rule: int) -> str:
-    """Create a ReplicaSet of four pods on each node, and one budget for all; return the name of the budget.
+    """Create a ReplicaSet of four pods on each node, and one PodDisruptionBudget for all pods; return the PDB's name.
 
-    The budget's label selects the objects of the first node, so that the fixture deletes it with that node.
+    The PDB has the label of the first node's objects, so that the fixture deletes it together with that node.
     """
     labels = {"shared": nodes[0]}
     create_and_wait(cluster, *(build_controller("ReplicaSet", node, labels, replicas=4) for node in nodes))
@@ -55,7 +55,7 @@ def create_shared_budget(cluster: LocalCluster, nodes: list[str], **rule: int) -
 
 
 def record_drain(journal_file: Path, node: str) -> None:
-    """Create a journal with one drain of the node, which took 95 seconds."""
+    """Create a journal with a recorded drain of the node, which took 95 seconds."""
     reference = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
     with closing(Journal(journal_file)) as journal:
         now = datetime.now(timezone.utc)
@@ -69,12 +69,12 @@ def read_report(result: Any) -> Manifest:
     return report
 
 
-def test_preview_of_two_nodes_under_one_budget_judges_them_together(
+def test_preview_of_two_nodes_counts_shared_pdb_once(
     installed_cluster: LocalCluster, run_command: RunCommand, create_node: CreateNode
 ) -> None:
-    """NMO-6: Two previews of one node each expect eight evictions; the preview of both nodes expects four.
+    """NMO-6: a separate preview of each node expects eight evictions; the preview of both nodes expects four.
 
-    The pods select their own node, so no other node accepts the replacements. This is reported, but does not block.
+    The pods select their own node, so no other node accepts the replacements. The preview reports this.
     """
     nodes = [create_node(), create_node()]
     budget = create_shared_budget(installed_cluster, nodes, minAvailable=4)
@@ -94,9 +94,9 @@ def test_preview_of_two_nodes_under_one_budget_judges_them_together(
 def test_preview_predicts_what_drain_evicts_and_changes_nothing(
     installed_cluster: LocalCluster, run_command: RunCommand, create_node: CreateNode
 ) -> None:
-    """NMO-6, NMO-7: The drain of both nodes evicts as many pods as the preview expects now.
+    """NMO-6, NMO-7: the drain of both nodes evicts as many pods as the preview predicts.
 
-    The other pods stay, because their replacements do not become ready.
+    The other pods stay, because the replacements of the evicted pods do not become ready.
     """
     nodes = [create_node(), create_node()]
     budget = create_shared_budget(installed_cluster, nodes, minAvailable=6)
@@ -114,7 +114,7 @@ def test_preview_predicts_what_drain_evicts_and_changes_nothing(
     assert len(gone_lines) == 2, budget
 
 
-def test_preview_without_blocked_pods_exits_with_0_and_shows_each_group(
+def test_preview_without_blocked_pods_exits_with_0_and_shows_pod_groups(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
     volumes = [{"name": "scratch", "emptyDir": {}}]
@@ -137,7 +137,7 @@ def test_preview_without_blocked_pods_exits_with_0_and_shows_each_group(
     assert result.stdout.splitlines()[-1] == "Nothing known will block the drain."
 
 
-def test_preview_groups_pods_under_closed_budget_and_exits_with_3(
+def test_preview_groups_pods_that_pdb_blocks_and_exits_with_3(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
     budget = create_shared_budget(installed_cluster, [node_name], minAvailable=4)
@@ -154,10 +154,10 @@ def test_preview_groups_pods_under_closed_budget_and_exits_with_3(
     assert result.stdout.splitlines()[-1] == "4 pods will block the drain, for 1 cause."
 
 
-def test_preview_judges_capacity_of_other_nodes(
+def test_preview_checks_whether_pods_fit_on_other_nodes(
     installed_cluster: LocalCluster, run_command: RunCommand, create_node: CreateNode
 ) -> None:
-    """Check that displaced pods fit on a labelled node that accepts them, and nowhere if it is cordoned."""
+    """Check that the evicted pods fit on a labeled node with enough capacity, and nowhere if that node is cordoned."""
     node, other = create_node(), create_node()
     controller = build_controller("ReplicaSet", node)
     create_and_wait(installed_cluster, controller)
@@ -173,10 +173,12 @@ def test_preview_judges_capacity_of_other_nodes(
     assert "cordoned on " in rejected["nowhere"][0]["reason"]
 
 
-def test_preview_names_recorded_drains(run_command: RunCommand, node_name: str, tmp_path: Path) -> None:
-    """Check that the estimate of the duration is the median of the node's drains in the journal.
+def test_preview_estimates_duration_from_recorded_drains(
+    run_command: RunCommand, node_name: str, tmp_path: Path
+) -> None:
+    """Check that the estimated duration is the median of the node's drains in the journal.
 
-    A journal that the environment names is optional; one that the command line names must exist.
+    A journal that an environment variable configures is optional; one that the command line names must exist.
     """
     journal = str(tmp_path / "journal.db")
     record_drain(Path(journal), node_name)
@@ -222,8 +224,8 @@ def test_unknown_nodes_are_an_error(run_command: RunCommand, node_name: str, out
     assert result.stderr == 'Error: nodes "no-such-node", "nor-this" not found: see kubectl get nodes\n'
 
 
-def test_missing_permissions_are_listed_at_once(run_command: RunCommand, node_name: str) -> None:
-    """Check that one error names all permissions without which the preview would be wrong."""
+def test_preview_lists_all_missing_permissions_in_one_error(run_command: RunCommand, node_name: str) -> None:
+    """Check that one error lists all missing permissions without which the preview would be wrong."""
     result = run_command("preview", node_name, user=UNPRIVILEGED)
 
     assert result.exit_code == 1
@@ -232,10 +234,10 @@ def test_missing_permissions_are_listed_at_once(run_command: RunCommand, node_na
     assert result.stderr.endswith(": ask an administrator for these permissions, or use another --context\n")
 
 
-def test_preview_without_permission_to_list_nodes_omits_capacity(
+def test_preview_without_permission_to_list_nodes_omits_capacity_check(
     served_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
-    """Check that a user who may not list nodes gets the preview, without a judgement of the capacity, and a warning."""
+    """Check that the preview for a user who may not list nodes has a warning instead of the capacity check."""
     create_and_wait(served_cluster, build_controller("ReplicaSet", node_name))
     rules = ("get nodes", "list pods", "list poddisruptionbudgets")
 

@@ -1,4 +1,4 @@
-"""Tests for `redrive`, which posts a journal's dead letters to a receiver that acts as the function."""
+"""Tests for `redrive`, which posts the journal's dead letters to an HTTP receiver instead of a function."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.console.conftest import RunCommand
 def test_second_dead_letter_of_same_event_is_skipped(
     run_command: RunCommand, receiver: Receiver, tmp_path: Path
 ) -> None:
-    """X-6: A second dead letter of the same event is skipped without an error after the first one was redriven."""
+    """X-6: a second dead letter of the same event is skipped without an error after the first one was redriven."""
     attributes = {"id": "1", "source": "/s", "type": events.MAINTENANCE_BEGUN, "datacontenttype": "application/json"}
     with closing(Journal(tmp_path / "journal.db")) as journal:
         for host in ("gone", "elsewhere"):
@@ -41,9 +41,9 @@ def test_second_dead_letter_of_same_event_is_skipped(
 def test_discarded_dead_letter_is_no_longer_open_and_names_user(
     run_command: RunCommand, receiver: Receiver, tmp_path: Path
 ) -> None:
-    """X-6: `--discard` delivers nothing, closes only the named dead letter, and records who did so and when.
+    """X-6: `--discard` closes only the named dead letter without a delivery, and records the user and the time.
 
-    One destination names no function, so that a redrive could never succeed.
+    One dead letter has a destination without a function's name, so a redrive of it can never succeed.
     """
     attributes = {"source": "/s", "type": events.MAINTENANCE_BEGUN, "datacontenttype": "application/json"}
     with closing(Journal(tmp_path / "journal.db")) as journal:

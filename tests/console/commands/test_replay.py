@@ -1,4 +1,4 @@
-"""Tests for `replay` with an HTTP receiver: which responses are results, and which abort the replay."""
+"""Tests for `replay` with an HTTP receiver instead of functions: which responses are results, and which are errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAINTENANCE = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "repl
 
 @pytest.fixture
 def replay_journal(tmp_path: Path) -> str:
-    """Create a journal with three events, of which `status` handled one, failed for another, and never got the last."""
+    """Create a journal with three events: `status` handled one, failed for another, and never received the last."""
     file, now = tmp_path / "journal.db", datetime.now(timezone.utc)
     with closing(Journal(file)) as store:
         for key, error in (("silent", ""), ("failed", "other clients keep changing the status"), ("unknown", None)):
@@ -64,15 +64,15 @@ def run_replay(run_command: RunCommand, receiver: Receiver, journal: str, *args:
         (("--url=http://here/status", "--functions=http://here"), "--url and --functions"),
     ],
 )
-def test_two_locations_of_functions_are_usage_error(args: tuple[str, ...], conflicting_options: str) -> None:
-    """X-6: Two options for the location of functions are a usage error, because one would have no effect."""
+def test_two_options_for_functions_location_are_usage_error(args: tuple[str, ...], conflicting_options: str) -> None:
+    """X-6: two options for the location of the functions are a usage error, because one would have no effect."""
     result = CliRunner().invoke(cli, ["replay", "--id=1", *args])
 
     assert result.exit_code == 2
     assert f"Error: {conflicting_options}: each specifies where functions run, omit all but one" in result.stderr
 
 
-def test_url_option_overrides_functions_variable(
+def test_url_option_overrides_environment_variable_functions(
     run_command: RunCommand, receiver: Receiver, replay_journal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that `--url` takes precedence over $FUNCTIONS, which `make env` sets."""
@@ -90,10 +90,10 @@ def test_url_option_overrides_functions_variable(
 @pytest.mark.parametrize(
     "response", [Response(302, {"location": "/login"}), Response(202), Response(204), Response(200)]
 )
-def test_response_of_other_server_fails_and_aborts_replay(
+def test_response_of_other_server_aborts_replay_with_error(
     run_command: RunCommand, receiver: Receiver, replay_journal: str, response: Response
 ) -> None:
-    """X-2: A response that is not from a function, but for example from a login page, fails and aborts the replay."""
+    """X-2: a response from another server, for example a login page, aborts the replay with an error."""
     receiver.answers["/status"] = lambda _: response
 
     status, results, message = run_replay(run_command, receiver, replay_journal, "--maintenance", "uid-replayed")
@@ -137,7 +137,7 @@ def test_replay_with_failing_function_never_exits_with_0(
     results: list[str],
     failure_status: int,
 ) -> None:
-    """X-2: The exit status of a replay with a failing function is never 0.
+    """X-2: the exit status of a replay is never 0 if a function fails.
 
     The status is 1 if the recorded response differs, and 2 if the same failure or no response was recorded.
     """
@@ -150,7 +150,7 @@ def test_replay_with_failing_function_never_exits_with_0(
 
 @pytest.mark.parametrize("explanation", ["", UNSAFE_TEXT])
 def test_text_from_recorded_events_and_responses_is_escaped(explanation: str) -> None:
-    """X-6: Text from recorded events and responses is escaped when a replay is displayed.
+    """X-6: text from recorded events and responses is escaped when a replay is displayed.
 
     Any client that may post events controls their attributes, and a function's response may repeat them.
     """

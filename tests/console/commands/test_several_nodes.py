@@ -1,4 +1,4 @@
-"""Tests for commands that select several nodes: by name, by label or all, with one outcome per node."""
+"""Tests for commands with several nodes, selected by name, by label or with `--all`; each node has its own result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def node_pair(create_node: CreateNode) -> tuple[str, str]:
 
 @pytest.fixture
 def labelled_pair(installed_cluster: LocalCluster, node_pair: tuple[str, str]) -> tuple[str, str, str]:
-    """Return the names of two nodes, and a selector that only these two match."""
+    """Return the names of two nodes, and a label selector that matches only these two nodes."""
     pool = f"pool-{node_pair[0]}"
     client = installed_cluster.get_client()
     for node in node_pair:
@@ -47,7 +47,7 @@ def labelled_pair(installed_cluster: LocalCluster, node_pair: tuple[str, str]) -
 
 @pytest.fixture
 def maintained_pair(product: Product, node_pair: tuple[str, str], run_command: RunCommand) -> Iterator[tuple[str, str]]:
-    """Yield the names of two nodes while the functions run, and end their maintenances after the test."""
+    """Yield the names of two nodes while the functions run, and delete their maintenances after the test."""
     yield node_pair
     for node in node_pair:
         run_command("stop", node)
@@ -56,7 +56,7 @@ def maintained_pair(product: Product, node_pair: tuple[str, str], run_command: R
 def test_cordon_and_uncordon_continue_after_unknown_node(
     installed_cluster: LocalCluster, run_command: RunCommand, node_pair: tuple[str, str]
 ) -> None:
-    """OSV-10a: An unknown node among several is one line on stderr, and the exit status is 1."""
+    """OSV-10a: an unknown node among several causes one line on stderr and exit status 1; the others are processed."""
     first, second = node_pair
 
     cordon_result = run_command("cordon", f"node/{first}", "no-such-node", second, first)
@@ -92,7 +92,9 @@ def test_selector_selects_nodes_and_output_is_list(
         ("==", 2, "Invalid value for --selector: "),
     ],
 )
-def test_selector_without_node_is_error(run_command: RunCommand, selector: str, exit_status: int, message: str) -> None:
+def test_label_selector_without_matching_node_is_error(
+    run_command: RunCommand, selector: str, exit_status: int, message: str
+) -> None:
     result = run_command("cordon", "-l", selector)
 
     assert result.exit_code == exit_status
@@ -102,7 +104,7 @@ def test_selector_without_node_is_error(run_command: RunCommand, selector: str, 
 def test_all_option_asks_and_changes_nothing_without_confirmation(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
-    """Check that `--all` asks first, and that a closed stdin confirms nothing."""
+    """Check that `--all` asks for confirmation, and that a closed stdin does not confirm."""
     result = run_command("cordon", "--all")
 
     assert result.exit_code == 2
@@ -112,7 +114,7 @@ def test_all_option_asks_and_changes_nothing_without_confirmation(
 
 
 def test_all_option_selects_all_nodes(run_command: RunCommand, node_name: str) -> None:
-    """Check that `--all` selects every node; the dry run asks no question, because it changes nothing."""
+    """Check that `--all` selects every node; the dry run does not ask for confirmation, because it changes nothing."""
     names = run_command("drain", "--all", "--dry-run", "--force", "--ignore-daemonsets", "-o", "name").stdout
 
     assert f"node/{node_name}\n" in names
@@ -126,10 +128,10 @@ def test_misspelled_node_is_error_with_suggestion(run_command: RunCommand, node_
         assert result.stderr.endswith(f': did you mean "{node_name}"? See kubectl get nodes\n')
 
 
-def test_argument_after_switch_that_is_no_node_is_usage_error(
+def test_unknown_node_after_boolean_flag_is_usage_error(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
-    """Check that `--force maybe` changes no node: `maybe` is probably meant as the value of the switch."""
+    """Check that `--force maybe` changes no node, because `maybe` is probably meant as a value of the boolean flag."""
     result = run_command("drain", node_name, "--force", "maybe")
 
     assert result.exit_code == 2
@@ -145,10 +147,10 @@ def test_client_dry_run_prints_note(run_command: RunCommand, node_name: str) -> 
     assert result.stderr.startswith("Note: --dry-run=client has the same effect as --dry-run=server")
 
 
-def test_drain_cordons_all_nodes_before_it_evicts_pods(
+def test_drain_cordons_all_nodes_before_first_eviction(
     installed_cluster: LocalCluster, run_command: RunCommand, node_pair: tuple[str, str]
 ) -> None:
-    """DRN-1: `drain` of several nodes cordons all first; a node whose drain is refused does not stop the others."""
+    """DRN-1: `drain` cordons all nodes first, and a node whose drain is refused does not stop the other drains."""
     first, second = node_pair
     create_and_wait(installed_cluster, build_pod(f"bare-{first}", first), build_controller("ReplicaSet", second))
 
@@ -163,7 +165,7 @@ def test_drain_cordons_all_nodes_before_it_evicts_pods(
 
 
 def test_warnings_about_drain_options_are_printed_once(run_command: RunCommand, node_pair: tuple[str, str]) -> None:
-    """Check that a warning about an option is printed once, because the preview judges both nodes together."""
+    """Check that a warning about a drain option is printed once for two nodes."""
     result = run_command("start", *node_pair, "--dry-run", "--disable-eviction")
 
     assert result.stderr == f"Warning: {DELETION_WARNING}\n"
@@ -172,7 +174,7 @@ def test_warnings_about_drain_options_are_printed_once(run_command: RunCommand, 
 def test_ctrl_c_names_all_nodes_that_drain_has_cordoned(
     installed_cluster: LocalCluster, node_pair: tuple[str, str]
 ) -> None:
-    """DRN-6: After Ctrl-C, `drain` of several nodes names every node that stays cordoned."""
+    """DRN-6: after Ctrl-C, `drain` of several nodes names every node that stays cordoned."""
     first, second = node_pair
     create_and_wait(installed_cluster, build_controller("ReplicaSet", first, replicas=1))
     create_and_wait(installed_cluster, build_budget(f"keep-{first}", first, minAvailable=1))
@@ -190,7 +192,7 @@ def test_ctrl_c_names_all_nodes_that_drain_has_cordoned(
 def test_start_and_stop_of_several_nodes_wait_for_all(
     installed_cluster: LocalCluster, run_command: RunCommand, maintained_pair: tuple[str, str]
 ) -> None:
-    """NMO-3, NMO-14: `start` and `stop` of several nodes print one line per node, and wait for all of them."""
+    """NMO-3, NMO-14: `start` and `stop` of several nodes wait for all nodes, and print one line per node."""
     first, second = maintained_pair
     create_and_wait(installed_cluster, build_pod(f"bare-{first}", first))
 
@@ -216,10 +218,10 @@ def test_start_and_stop_of_several_nodes_wait_for_all(
     assert restored_result.stdout == f"Node {first}: schedulable\nNode {second}: schedulable\n"
 
 
-def test_stop_by_label_selects_only_nodes_in_maintenance(
+def test_stop_by_label_skips_nodes_without_maintenance(
     product: Product, run_command: RunCommand, labelled_pair: tuple[str, str, str]
 ) -> None:
-    """NMO-14: `stop -l` omits matching nodes that are not in maintenance."""
+    """NMO-14: `stop -l` skips matching nodes that have no maintenance."""
     first, _, selector = labelled_pair
     run_command("start", first, "--wait")
 
@@ -256,5 +258,5 @@ def test_watch_of_unknown_node_is_error(run_command: RunCommand, node_name: str)
 
 
 def test_status_has_no_all_option() -> None:
-    """Check that `status` has no `--all`, because it shows all maintenances if the user names no node."""
+    """Check that `status` has no option `--all`, because it shows all maintenances by default."""
     assert CliRunner().invoke(cli, ["status", "--all"]).exit_code == 2

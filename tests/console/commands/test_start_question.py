@@ -1,4 +1,4 @@
-"""Tests for the question of `start` on a terminal, and for its warnings elsewhere."""
+"""Tests for the question that `start` asks on a terminal, and for the warnings that it prints without one."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ start.preview_maintenance = time_out
 from console.cli import main
 main()
 """
-"""Script that runs a command whose requests for the preview time out, as on a large and busy cluster."""
+"""Python script that runs a command and makes its preview requests time out, as on a large and busy cluster."""
 
 
 def run_on_terminal(
     cluster: LocalCluster, answer: str, *arguments: str, program: str = COMMAND_PROGRAM
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command whose standard input is a terminal, at which the user types the answer."""
+    """Run a command with a terminal as its stdin, and type the answer to its question."""
     controller, terminal = pty.openpty()
     command = [sys.executable, "-c", program, *arguments, "--kubeconfig", str(cluster.kubeconfig)]
     os.write(controller, answer.encode())
@@ -58,7 +58,7 @@ def list_maintenances(cluster: LocalCluster, node: str) -> list[str]:
 
 @pytest.fixture
 def blocked_node(served_cluster: LocalCluster, node_name: str) -> Iterator[str]:
-    """Yield a node with a pod that a budget blocks, and with one without a controller; delete its maintenance after."""
+    """Yield a node with a pod that a PDB blocks, and a pod without a controller; delete its maintenance afterwards."""
     create_and_wait(served_cluster, build_controller("ReplicaSet", node_name, replicas=1))
     create_and_wait(served_cluster, build_budget(f"keep-{node_name}", node_name, {"by": "replicaset"}, minAvailable=1))
     create_and_wait(served_cluster, build_pod(f"bare-{node_name}", node_name))
@@ -68,7 +68,7 @@ def blocked_node(served_cluster: LocalCluster, node_name: str) -> Iterator[str]:
 
 
 def test_start_on_terminal_shows_preview_and_asks(served_cluster: LocalCluster, blocked_node: str) -> None:
-    """Check that the question follows a summary of the preview, and that only a confirmation creates the object."""
+    """Check that `start` prints a summary of the preview, and creates the NodeMaintenance only after a confirmation."""
     declined = run_on_terminal(served_cluster, "n\n", "start", blocked_node)
     created_after_no = list_maintenances(served_cluster, blocked_node)
     confirmed = run_on_terminal(served_cluster, "y\n", "start", blocked_node)
@@ -102,7 +102,7 @@ def test_unknown_node_on_terminal_is_error_without_question(served_cluster: Loca
 
 
 def test_start_in_script_does_not_ask_but_warns(run_command: RunCommand, blocked_node: str) -> None:
-    """Check that without a terminal, `start` creates the object, and prints what will block the drain as a warning."""
+    """Check that `start` without a terminal creates the NodeMaintenance, and warns about what will block the drain."""
     result = run_command("start", blocked_node, "-o", "name")
 
     assert (result.exit_code, result.stdout) == (0, f"{NAME_PREFIX}{blocked_node}\n")
@@ -111,8 +111,8 @@ def test_start_in_script_does_not_ask_but_warns(run_command: RunCommand, blocked
     assert result.stderr.count("\n") == 1
 
 
-def test_start_on_terminal_asks_without_preview(served_cluster: LocalCluster, blocked_node: str) -> None:
-    """Check that the command names the error and asks all the same if the requests for the preview time out."""
+def test_start_on_terminal_asks_if_preview_times_out(served_cluster: LocalCluster, blocked_node: str) -> None:
+    """Check that `start` prints the error and still asks for confirmation if the preview's requests time out."""
     declined = run_on_terminal(served_cluster, "n\n", "start", blocked_node, program=TIMED_OUT_PREVIEW_PROGRAM)
 
     assert declined.returncode == 2
@@ -121,10 +121,10 @@ def test_start_on_terminal_asks_without_preview(served_cluster: LocalCluster, bl
     assert list_maintenances(served_cluster, blocked_node) == []
 
 
-def test_start_in_script_works_without_preview(
+def test_start_in_script_warns_if_preview_times_out(
     run_command: RunCommand, blocked_node: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that without a terminal, `start` only warns if the requests for the preview time out."""
+    """Check that `start` without a terminal only warns if the preview's requests time out."""
 
     async def time_out(*_arguments: Any, **_options: Any) -> NoReturn:
         raise Unavailable(0, "no response from the API server: TimeoutError")
@@ -136,10 +136,10 @@ def test_start_in_script_works_without_preview(
     assert result.stderr.startswith("Warning: cannot preview the maintenance: no response from the API server: ")
 
 
-def test_start_in_script_estimates_duration_from_named_journal(
+def test_start_in_script_estimates_duration_from_given_journal(
     run_command: RunCommand, blocked_node: str, tmp_path: Path
 ) -> None:
-    """Check that `--journal` has an effect without a terminal: the estimate is printed, and the file must exist."""
+    """Check that `start --journal` estimates the duration without a terminal, and requires that the file exists."""
     record_drain(tmp_path / "journal.db", blocked_node)
 
     missing = run_command("start", blocked_node, "--journal", str(tmp_path / "missing.db"))

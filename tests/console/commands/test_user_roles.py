@@ -1,4 +1,4 @@
-"""Tests that the ClusterRoles of the product's users permit the commands, and nothing else, on a real API server."""
+"""Tests that each of the product's ClusterRoles for users permits exactly its commands, on a real API server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RunAs = Callable[..., Result]
 
 @pytest.fixture(scope="module")
 def kubeconfigs(served_cluster: LocalCluster) -> dict[str, Path]:
-    """Return a kubeconfig for each ClusterRole, whose user is bound only to that ClusterRole."""
+    """Return ClusterRole name → kubeconfig of a user who has only this ClusterRole."""
     client, files = served_cluster.get_client(), {}
     for role in (VIEWER, OPERATOR, ADMIN, *KUBERNETES_ROLES):
         files[role] = create_user(served_cluster, f"user-{role}", role)
@@ -55,13 +55,13 @@ def run_as(kubeconfigs: dict[str, Path]) -> RunAs:
 
 @pytest.fixture
 def maintained_node(product: Product, node_name: str, run_command: RunCommand) -> Iterator[str]:
-    """Yield the name of a node while the functions run, and end its maintenance after the test."""
+    """Yield the name of a node while the functions run, and delete its maintenance after the test."""
     yield node_name
     run_command("stop", node_name)
 
 
 def load_rules(role: str) -> set[tuple[str, str, str, str]]:
-    """Return the group, resource, verb and resource name, "" for all names, that the ClusterRoles in a file permit."""
+    """Return the API group, resource, verb and resource name ("" for all) of each rule of this role's file."""
     manifests = yaml.safe_load_all((ROLES_DIR / f"{role}.yaml").read_text())
     return {
         (group, resource, verb, name)
@@ -74,10 +74,17 @@ def load_rules(role: str) -> set[tuple[str, str, str, str]]:
     }
 
 
-def may_request_token(cluster: LocalCluster, account: str) -> bool:
-    """Return whether a viewer may request a token of this ServiceAccount in the product's namespace."""
+def may_request_token(cluster: LocalCluster, service_account: str) -> bool:
+    """Return whether a viewer may request a token for this ServiceAccount in the product's namespace."""
     user = make_username(f"user-{VIEWER}")
-    arguments = ("create", f"serviceaccounts/{account}", "--subresource=token", "-n", OWN_NAMESPACE, f"--as={user}")
+    arguments = (
+        "create",
+        f"serviceaccounts/{service_account}",
+        "--subresource=token",
+        "-n",
+        OWN_NAMESPACE,
+        f"--as={user}",
+    )
     return cluster.kubectl("auth", "can-i", *arguments, check=False).stdout == "yes\n"
 
 
@@ -91,7 +98,7 @@ def has_permission(cluster: LocalCluster, role: str, permission: Permission) -> 
 def test_every_role_may_preview_and_follow_drain(
     installed_cluster: LocalCluster, run_command: RunCommand, run_as: RunAs, maintained_node: str, role: str
 ) -> None:
-    """Check that `preview` and `status` read all that they show, so that no output names a missing permission."""
+    """Check that each role permits all requests of `preview` and `status`: no output names a missing permission."""
     create_and_wait(
         installed_cluster,
         build_controller("ReplicaSet", maintained_node),
@@ -152,8 +159,8 @@ def test_only_admin_may_cordon_node_without_maintenance(
 
 @pytest.mark.usefixtures("kubeconfigs")
 @pytest.mark.parametrize("namespace", NAMESPACES)
-def test_viewer_may_write_nothing(installed_cluster: LocalCluster, namespace: str) -> None:
-    """Check that a viewer has only read rights, and the right to request the journal's token, which stores nothing."""
+def test_viewer_has_only_read_permissions(installed_cluster: LocalCluster, namespace: str) -> None:
+    """Check that a viewer may only read, and request the token for the journal, which stores nothing."""
     client = installed_cluster.get_client()
     viewer, nobody = (
         client.run(list_allowed_rights(client.api.with_impersonation(make_username(name)), namespace))
@@ -169,8 +176,8 @@ def test_viewer_may_write_nothing(installed_cluster: LocalCluster, namespace: st
     assert may_request_token(installed_cluster, "node-maintenance-journal")
 
 
-def test_each_role_includes_smaller_ones() -> None:
-    """Check that an operator may do all that a viewer may, and an administrator all that an operator may."""
+def test_each_role_includes_permissions_of_lesser_roles() -> None:
+    """Check that an operator has all permissions of a viewer, and an administrator all permissions of an operator."""
     view, viewer, operator, admin = map(load_rules, ("view", "viewer", "operator", "admin"))
 
     assert view < viewer < operator < admin
@@ -184,10 +191,10 @@ def test_each_role_includes_smaller_ones() -> None:
 
 @pytest.mark.usefixtures("kubeconfigs")
 @pytest.mark.parametrize("role", KUBERNETES_ROLES)
-def test_kubernetes_roles_only_gain_reading_of_own_kinds(installed_cluster: LocalCluster, role: str) -> None:
-    """Check that `view`, `edit` and `admin` include reading maintenances, but no write.
+def test_kubernetes_roles_may_read_but_not_write_maintenances(installed_cluster: LocalCluster, role: str) -> None:
+    """Check that Kubernetes' roles `view`, `edit` and `admin` permit reading maintenances, but not writing them.
 
-    Otherwise a user who edits the objects of all namespaces could silently drain nodes.
+    Otherwise, a user who may edit the objects of all namespaces could drain nodes unintentionally.
     """
     assert has_permission(installed_cluster, role, LIST_MAINTENANCES)
     for verb in ("create", "update", "patch", "delete"):
@@ -200,7 +207,7 @@ def test_kubernetes_roles_only_gain_reading_of_own_kinds(installed_cluster: Loca
 @pytest.mark.usefixtures("kubeconfigs")
 @pytest.mark.parametrize(("role", "may_read"), [("view", False), ("edit", True), ("admin", True)])
 def test_view_hides_environment_variables_of_rules(installed_cluster: LocalCluster, role: str, may_read: bool) -> None:
-    """Check that `view` does not show MutexRules, whose environment variables may contain passwords."""
+    """Check that the role `view` cannot read MutexRules, whose environment variables may contain passwords."""
     list_rules = Permission("list", "mutexrules", MUTEX_GROUP)
     if may_read:
         wait_for_permission(installed_cluster.get_client(), make_username(f"user-{role}"), list_rules)
@@ -211,7 +218,7 @@ def test_view_hides_environment_variables_of_rules(installed_cluster: LocalClust
 @pytest.mark.usefixtures("kubeconfigs")
 @pytest.mark.parametrize("role", [VIEWER, OPERATOR, ADMIN])
 def test_no_role_reads_virtual_machines(installed_cluster: LocalCluster, role: str) -> None:
-    """Check that no role reads virtual machines, whose startup data may contain passwords."""
+    """Check that no role can read virtual machines, whose cloud-init data may contain passwords."""
     for kind in ("virtualmachines", "virtualmachineinstances"):
         assert not has_permission(installed_cluster, role, Permission("get", kind, "kubevirt.io"))
 
@@ -219,7 +226,7 @@ def test_no_role_reads_virtual_machines(installed_cluster: LocalCluster, role: s
 def test_documented_commands_grant_and_check_access(
     served_cluster: LocalCluster, plugin_environment: dict[str, str]
 ) -> None:
-    """Check that the three commands at the start of the page grant a user the right to view, and prove it."""
+    """Check that the page's first three commands grant a user the viewer's permissions, and show the result."""
     page = (ROOT / "docs" / "access.md").read_text()
     block = re.search(r"```console\n(.*?)```", page, re.DOTALL)
     assert block

@@ -1,4 +1,4 @@
-"""Tests for `version`, which shows the version of the command and the images of the functions."""
+"""Tests for `version`, which prints the command's version and the images of the functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IMAGE = "registry.example/nodemaintenance:v1.2"
 
 
 def build_workload(name: str, image: str = IMAGE) -> Object:
-    """Build a Deployment of a function with only the fields that `version` reads, or that the API server requires."""
+    """Build a Deployment of a function with only the fields that `version` reads or the API server requires."""
     labels = {"app.kubernetes.io/component": "function", "app": name}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "function", "image": image}]}}
     spec = {"replicas": 0, "selector": {"matchLabels": {"app": name}}, "template": template}
@@ -25,7 +25,7 @@ def build_workload(name: str, image: str = IMAGE) -> Object:
 
 
 def test_workloads_are_grouped_by_image() -> None:
-    """Check that an upgrade in progress shows both images, each with its functions."""
+    """Check that both images are listed with their functions while an upgrade is in progress."""
     workloads = [build_workload("evict"), build_workload("begin"), build_workload("taint", "nodemaintenance:v1.3")]
 
     assert group_by_image(workloads) == {IMAGE: ["begin", "evict"], "nodemaintenance:v1.3": ["taint"]}
@@ -44,7 +44,7 @@ def test_workloads_are_grouped_by_image() -> None:
         ("nodemaintenance:v1.2.3", {"app.kubernetes.io/version": "v1.2.4"}, ["1.2.4"]),
     ],
 )
-def test_version_is_label_or_tag(image: str, labels: dict[str, str], versions: list[str]) -> None:
+def test_version_of_image_is_label_or_tag(image: str, labels: dict[str, str], versions: list[str]) -> None:
     workload = build_workload("evict", image)
     workload["metadata"]["labels"] |= labels
 
@@ -68,8 +68,8 @@ def test_different_minor_version_is_reported(client_version: str, cluster_versio
     assert f"functions have version {shown}:" in warning or not shown
 
 
-def test_client_option_reads_no_cluster(run_command: RunCommand) -> None:
-    """Check that `--client` needs no cluster: no such context exists."""
+def test_client_option_needs_no_cluster(run_command: RunCommand) -> None:
+    """Check that `--client` sends no request to a cluster: the test uses a kubeconfig context that does not exist."""
     result = run_command("version", "--client", "-o", "json", "--context", "none")
 
     assert json.loads(result.stdout) == {"command": read_client_version()}

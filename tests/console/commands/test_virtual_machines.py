@@ -43,8 +43,8 @@ def client_with_vms(kubevirt_cluster: LocalCluster, node_name: str) -> Iterator[
 def test_status_without_kubevirt_crds_omits_vms(run_command: RunCommand, node_name: str) -> None:
     """Check that `status` prints nothing about virtual machines if KubeVirt's CRDs are not installed.
 
-    This test must run first, before the CRDs are installed. The user may not read VMIs, so the test also shows that
-    the command does not request VMIs.
+    This test must run first, before another test installs the CRDs. Its user may not read VMIs, so the test also shows
+    that the command does not request VMIs.
     """
     report = json.loads(run_command("status", node_name, "-o", "json", user=NODE_READER).stdout)
     assert report["virtualMachines"] == []
@@ -78,7 +78,7 @@ def test_status_lists_vms_of_node(client_with_vms: SyncClient, run_command: RunC
 def test_status_of_node_omits_vmi_that_migrates_to_it(
     client_with_vms: SyncClient, run_command: RunCommand, create_node: CreateNode
 ) -> None:
-    """Check that `status` omits a VMI that migrates to the node and already has a second virt-launcher pod there."""
+    """Check that `status` omits a VMI that is migrating to the node, where its target virt-launcher pod runs."""
     target_node = create_node()
     virtual_machines.create_launcher_pod(
         client_with_vms,
@@ -93,7 +93,7 @@ def test_status_of_node_omits_vmi_that_migrates_to_it(
 def test_status_without_permission_to_read_vmis_shows_error_instead(
     client_with_vms: SyncClient, run_command: RunCommand, node_name: str
 ) -> None:
-    """Check that `status` shows the API server's error instead of VMIs to a user who may not read VMIs."""
+    """Check that `status` shows the API server's error instead of the VMs if the user may not read VMIs."""
     report = json.loads(run_command("status", node_name, "-o", "json", user=NODE_READER).stdout)
     assert report["state"] == "schedulable"
     assert "virtualMachines" not in report
@@ -163,7 +163,7 @@ def test_status_watch_rereads_vmis_on_each_change_of_maintenance(
 ) -> None:
     """Check that `status --watch` reads the VMIs again on each change of the maintenance.
 
-    The maintenance's status contains the reason why a VM blocks the drain, and changes with this reason.
+    The maintenance's status contains the reason why a VM blocks the drain, and is updated when this reason changes.
     """
     command = ["kubectl", "maintenance", "status", node_name, "--watch", "-o", "json"]
     path = build_vmi_path(virtual_machines.VM_NAMESPACE, "stuck")
@@ -178,7 +178,7 @@ def test_status_watch_rereads_vmis_on_each_change_of_maintenance(
 
 
 def get_drain_effects(line: str) -> dict[str, str]:
-    """Return VM name → the drain's effect on the VM, given a JSON line of output."""
+    """Return VM name → the drain's effect on the VM, from a JSON line of output."""
     return {vm["name"]: vm["drain"] for vm in json.loads(line)["virtualMachines"]}
 
 
@@ -189,7 +189,7 @@ def test_json_output_of_dry_run_lists_vms(client_with_vms: SyncClient, run_comma
 
 
 @proves("OSV-3", "DRN-5")
-def test_selected_virt_launcher_pods_are_listed_as_vms(
+def test_dry_run_lists_selected_virt_launcher_pods_as_vms(
     client_with_vms: SyncClient, run_command: RunCommand, node_name: str
 ) -> None:
     """Check that a dry run with a selector for virt-launcher pods lists VMs, and does not warn that no pod matches."""
@@ -201,7 +201,7 @@ def test_selected_virt_launcher_pods_are_listed_as_vms(
 
 
 @proves("OSV-3", "DRN-5")
-def test_vms_of_unselected_virt_launcher_pods_are_not_mentioned(
+def test_dry_run_omits_vms_of_unselected_virt_launcher_pods(
     client_with_vms: SyncClient, run_command: RunCommand, node_name: str
 ) -> None:
     result = run_command("start", node_name, "--dry-run", "--pod-selector=app=web")

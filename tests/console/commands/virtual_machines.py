@@ -1,4 +1,4 @@
-"""Helpers that create virtual machines with everything that KubeVirt's controllers would write."""
+"""Helpers that create virtual machines with the objects and statuses that KubeVirt's controllers would write."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def install_kubevirt_crds(cluster: LocalCluster) -> Iterator[None]:
 
 
 def create_vms(admin: SyncClient, node: str) -> None:
-    """Create four VMs on `node`: one migrating, one that cannot migrate, and two without an eviction strategy.
+    """Create four VMs on `node`: one migrating, one that cannot be migrated, and two without an eviction strategy.
 
-    After a shutdown, KubeVirt restarts `plain`, but not `manual`.
+    After a shutdown, KubeVirt restarts the VM `plain`, but not the VM `manual`.
     """
     create_vm(admin, node, "live", "Always")
     create_vm(admin, node, "stuck", "Always", migratable_condition=NOT_MIGRATABLE)
@@ -73,7 +73,7 @@ def create_launcher_pod(admin: SyncClient, node: str, instance: Object, name: st
 
 
 def build_owner_reference(owner: Object) -> Object:
-    """Build the owner reference to a controlling owner."""
+    """Build the owner reference of an object that is controlled by `owner`."""
     metadata = owner["metadata"]
     reference = {
         "apiVersion": owner["apiVersion"],

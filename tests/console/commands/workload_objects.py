@@ -1,4 +1,4 @@
-"""Helpers that create and delete pods, controllers and budgets for the tests of the command line."""
+"""Helpers that create and delete pods, controllers and PodDisruptionBudgets for the command-line tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from localcluster.cluster import LocalCluster
 from localcluster.waiting import wait_for_object
 
 NODE_TAINT_KEY = "test.nodemaintenance.dev/console"
-"""Key of the taint on the nodes of these tests; only the pods that this module builds tolerate it."""
+"""Key of the taint on the nodes of these tests; only pods that this module builds tolerate it."""
 COLLECTIONS = {
     "ReplicaSet": "/apis/apps/v1/namespaces/default/replicasets",
     "DaemonSet": "/apis/apps/v1/namespaces/default/daemonsets",
@@ -29,7 +29,7 @@ def build_pod(name: str, node: str, **fields: Any) -> Manifest:
 
 
 def build_controller(kind: str, node: str, labels: dict[str, str] | None = None, replicas: int = 1) -> Manifest:
-    """Build a ReplicaSet or DaemonSet whose pods are only scheduled to this node."""
+    """Build a ReplicaSet or DaemonSet whose pods can be scheduled only to this node."""
     all_labels = {"on": node, "by": kind.lower(), **(labels or {})}
     template = {"metadata": {"labels": all_labels}, "spec": _build_pod_spec(node)}
     spec: Manifest = {"selector": {"matchLabels": all_labels}, "template": template}
@@ -57,7 +57,7 @@ def _build_pod_spec(node: str) -> Manifest:
 
 
 def create_and_wait(cluster: LocalCluster, *manifests: Manifest) -> None:
-    """Create the objects, and wait until all pods are Ready and all budgets have a status."""
+    """Create the objects, and wait until all pods are Ready and all PodDisruptionBudgets have a status."""
     client = cluster.get_client()
     client.gather_all(*(client.api.create(COLLECTIONS[manifest["kind"]], manifest) for manifest in manifests))
     for manifest in manifests:

@@ -1,4 +1,4 @@
-"""Tests for the state of a certificate, which its dates determine."""
+"""Tests for the state of a certificate, derived from its renewal and expiry dates."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 
 
-def build_entry(renewal: timedelta, ends: timedelta) -> dict[str, str]:
-    return {"renewal": format_time(NOW + renewal), "ends": format_time(NOW + ends)}
+def build_entry(renewal_in: timedelta, expires_in: timedelta) -> dict[str, str]:
+    return {"renewal": format_time(NOW + renewal_in), "ends": format_time(NOW + expires_in)}
 
 
 @pytest.mark.parametrize(
@@ -31,12 +31,12 @@ def build_entry(renewal: timedelta, ends: timedelta) -> dict[str, str]:
         ({"renewal": "", "ends": format_time(NOW + DAY)}, CertificateState.VALID),
     ],
 )
-def test_dates_determine_the_state_of_a_certificate(entry: dict[str, str], state: CertificateState) -> None:
-    """Check the state of a certificate before and after its renewal is due, and after it has expired."""
+def test_dates_determine_state_of_certificate(entry: dict[str, str], state: CertificateState) -> None:
+    """Check a certificate's state before its renewal is due, after its renewal is due, and after it has expired."""
     assert compute_state(entry, NOW) is state
 
 
-def test_name_of_the_secret_identifies_the_ca() -> None:
-    """Check that only the CA's own Secret counts as the CA of the component."""
+def test_secret_name_identifies_ca() -> None:
+    """Check that a certificate counts as the component's CA only if its Secret has the CA's name."""
     assert is_authority({"component": "cdi", "secret": COMPONENTS["cdi"].ca_secret_name})
     assert not is_authority({"component": "ours", "secret": COMPONENTS["cdi"].ca_secret_name})

@@ -1,4 +1,4 @@
-"""Tests for the report on CPU labels, which applies the rules of `label-cpu` to the same objects."""
+"""Tests for the CPU label report, which compares the nodes' labels with those that `label-cpu` would set."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def make_hyperconverged(**obsolete_cpus: Any) -> Object:
     return {"metadata": metadata, "spec": {"obsoleteCPUs": obsolete_cpus}}
 
 
-def test_report_compares_labels_with_the_entries_of_the_nodes() -> None:
-    """Check the state of a labelled node, of nodes that `label-cpu` will change, and of nodes that it leaves alone."""
+def test_report_compares_node_labels_with_configmap_entries() -> None:
+    """Check the state of a labeled node, of nodes that `label-cpu` will change, and of nodes that it ignores."""
     entries: dict[str, Any] = dict.fromkeys(("labelled", "new", "skipped", "absent"), HASWELL_ENTRY)
     nodes = [
         make_node("labelled", HASWELL_LABELS),
@@ -64,8 +64,8 @@ def test_report_compares_labels_with_the_entries_of_the_nodes() -> None:
     assert [problem.reason for problem in report.problems] == [UNKNOWN_MODEL, UNKNOWN_NODE]
 
 
-def test_nodes_with_the_same_labels_and_entry_are_one_group() -> None:
-    """Check that a group has the models and features in the labels, and the entry that describes the nodes."""
+def test_nodes_with_same_labels_and_configmap_entry_are_one_group() -> None:
+    """Check that a group contains the models and features in the labels, and the ConfigMap entry for its nodes."""
     configmap = make_configmap(rack={**HASWELL_ENTRY, "nodes": ["a", "b"]})
 
     report = build_report([configmap], [], [make_node(name, HASWELL_LABELS) for name in "ba"], is_passive=False)
@@ -77,8 +77,8 @@ def test_nodes_with_the_same_labels_and_entry_are_one_group() -> None:
     assert group.source == 'offered data["rack"]'
 
 
-def test_no_node_changes_while_hyperconverged_is_malformed_or_kubevirt_is_installed() -> None:
-    """Check that the report names the problem of a malformed HyperConverged, and who labels the nodes instead."""
+def test_report_explains_why_no_node_is_labeled() -> None:
+    """Check that the report names a malformed HyperConverged field, or KubeVirt if it labels the nodes instead."""
     configmap, node = make_configmap(a=HASWELL_ENTRY), make_node("a", FOREIGN_LABELS)
 
     malformed = build_report([configmap], [make_hyperconverged(cpuModels="Haswell")], [node], is_passive=False)

@@ -43,7 +43,7 @@ journal = Journal(url)
 (result,) = redrive_all([RedriveItem(dead_letter, function)], broker, journal)
 print("failed" if result.failed else "delivered")
 """
-"""Script that redrives the only dead letter in a journal, for a second process."""
+"""Python script that redrives the only dead letter in a journal, to be run as a second process."""
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 @pytest.fixture
 def client(cluster: LocalCluster) -> Iterator[SyncClient]:
-    """Yield a client of a cluster without Triggers; subscribers are then read from the shipped manifests."""
+    """Yield an API client for a cluster without Triggers, so that subscribers are read from the shipped manifests."""
     sync_client = SyncClient(str(cluster.kubeconfig))
     yield sync_client
     sync_client.close()
@@ -71,7 +71,7 @@ def record_dead_letters(journal: Journal, destination: str, *event_ids: str, sou
 
 
 def test_address_in_dead_letter_is_never_used(receiver: Receiver, journal: Journal, client: SyncClient) -> None:
-    """X-6: A redrive uses only the function's name in a dead letter, and never posts to the dead letter's address.
+    """X-6: a redrive reads only the function's name from a dead letter, and never posts to the address in it.
 
     Any client that may post to `record` can write any address into a dead letter.
     """
@@ -96,7 +96,7 @@ def test_address_in_dead_letter_is_never_used(receiver: Receiver, journal: Journ
 def test_redrive_requires_only_address_of_called_function(
     journal: Journal, client: SyncClient, tmp_path: Path, function: str, url: str, problem: str
 ) -> None:
-    """X-6: A redrive needs only the address of the function that it calls; other Triggers may have no address."""
+    """X-6: a redrive needs only the address of the function that it calls, even if other Triggers have no address."""
     file = tmp_path / "triggers.yaml"
     file.write_text(
         f"{build_trigger('cordon-on-begun', {}, 'http://cordon.example')}\n---\n{build_trigger('status-on-begun', {})}"
@@ -113,7 +113,7 @@ def test_redrive_requires_only_address_of_called_function(
 def test_dead_letter_is_not_delivered_to_function_without_matching_trigger(
     receiver: Receiver, journal: Journal, client: SyncClient, name: str
 ) -> None:
-    """X-6: A dead letter is not delivered if its function has no Trigger that matches the event."""
+    """X-6: a dead letter is not delivered if its function has no Trigger that matches the event."""
     (item,) = build_redrive_items(
         record_dead_letters(journal, f"http://evil/{name}", "1"), receiver.url, NAMESPACE, client
     )
@@ -125,7 +125,7 @@ def test_dead_letter_is_not_delivered_to_function_without_matching_trigger(
 
 
 def test_unreachable_function_does_not_prevent_other_redrives(receiver: Receiver, journal: Journal) -> None:
-    """X-6: An unreachable function does not prevent other redrives; each redrive has a result and an attempt."""
+    """X-6: an unreachable function does not prevent other redrives, and each redrive has a recorded attempt."""
     dead_letters = record_dead_letters(journal, "http://gone/cordon", "1", "2", "3")
     urls = [f"{receiver.url}/cordon", f"http://127.0.0.1:{reserve_port()}/cordon", f"{receiver.url}/cordon"]
 
@@ -142,7 +142,7 @@ def test_unreachable_function_does_not_prevent_other_redrives(receiver: Receiver
 
 
 def test_dead_letter_is_not_redriven_twice(receiver: Receiver, journal: Journal) -> None:
-    """X-6: A second redrive of a dead letter delivers nothing, either during or after the first redrive."""
+    """X-6: a second redrive of a dead letter delivers nothing, whether during or after the first redrive."""
     (dead_letter,) = record_dead_letters(journal, "http://gone/cordon", "1")
     item, broker = RedriveItem(dead_letter, f"{receiver.url}/cordon"), f"{receiver.url}/broker"
     release = threading.Event()
@@ -176,7 +176,7 @@ def test_dead_letter_is_not_redriven_twice(receiver: Receiver, journal: Journal)
 
 
 def test_two_dead_letters_for_same_event_and_function_are_redriven_once(receiver: Receiver, journal: Journal) -> None:
-    """X-6: Two dead letters for the same event and function, for example from two brokers, are redriven once."""
+    """X-6: two dead letters for the same event and function, for example from two brokers, are redriven once."""
     record_dead_letters(journal, "http://gone/cordon", "1")
     dead_letters = record_dead_letters(journal, "http://elsewhere/cordon", "1")
     assert len(dead_letters) == 2
@@ -199,12 +199,12 @@ def test_two_dead_letters_for_same_event_and_function_are_redriven_once(receiver
 @pytest.mark.parametrize(
     ("event_id", "source", "function"), [("2", "/s", "cordon"), ("1", "/t", "cordon"), ("1", "/s", "evict")]
 )
-def test_dead_letter_of_replaced_journal_is_not_delivered(
+def test_redrive_after_replacement_of_journal_delivers_nothing(
     receiver: Receiver, journal: Journal, tmp_path: Path, event_id: str, source: str, function: str
 ) -> None:
-    """X-6: A dead letter is not delivered if a replaced journal has a different dead letter with the same number.
+    """X-6: a dead letter is not delivered if the journal was replaced and has another dead letter with this number.
 
-    The journal's file may be replaced while a user is reading the list.
+    The journal's file may be replaced while a user is reading the list of dead letters.
     """
     (dead_letter,) = record_dead_letters(journal, "http://gone/cordon", "1")
     for file in tmp_path.glob("journal.db*"):
@@ -221,7 +221,7 @@ def test_dead_letter_of_replaced_journal_is_not_delivered(
 
 
 def test_only_one_of_two_processes_redrives_dead_letter(receiver: Receiver, postgresql: PostgreSQL) -> None:
-    """X-6: Only one of two processes that share a PostgreSQL journal delivers a dead letter."""
+    """X-6: only one of two processes that share a PostgreSQL journal delivers a dead letter."""
     url, broker, release = postgresql.create_database(), f"{receiver.url}/broker", threading.Event()
 
     def respond_when_released(_: ReceivedRequest) -> Response:

@@ -1,4 +1,4 @@
-"""Tests for the descriptions of ages, times and node states."""
+"""Tests for the formatting of ages, times and node states."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_node_state_mentions_drain_taint_of_schedulable_node(spec: dict[str, Any
     assert build_node_report("node-1", {"metadata": {"name": "node-1"}, "spec": spec})["state"] == expected_state
 
 
-def test_age_is_subtracted_from_current_time() -> None:
-    """Check that an age is subtracted from the current time, and that the result has a time zone."""
+def test_relative_time_is_subtracted_from_current_time() -> None:
+    """Check that a relative time such as `10m` is subtracted from the current time, and has a time zone."""
     earliest_now = datetime.now(timezone.utc)
     parsed = parse_time_or_age("2h")
 
@@ -54,12 +54,12 @@ def test_age_is_subtracted_from_current_time() -> None:
 
 @pytest.mark.parametrize("text", ["soon", "", "999999d", "1w", "9999-12-31T23:59:59-23:59"])
 def test_error_about_invalid_time_names_valid_formats(text: str) -> None:
-    """Check that an invalid time, or an age that reaches before the year 1, is an error that names valid formats."""
+    """Check that the error about an invalid time, or a time before the year 1, names the valid formats."""
     with pytest.raises(ValueError, match="is neither an age, such as 10m"):
         parse_time_or_age(text)
 
 
-def test_similar_name_is_suggested_before_remedy() -> None:
+def test_error_suggests_similar_name_before_remedy() -> None:
     names = ["worker-1", "worker-2", "control-plane"]
 
     assert (

@@ -1,4 +1,4 @@
-"""Tests for the read of an install on a real API server without Knative."""
+"""Test for reading the state of an install from a real API server without Knative."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from localcluster.cluster import LocalCluster
 
 
 def test_missing_api_groups_of_knative_are_not_an_error(installed_cluster: LocalCluster) -> None:
-    """Check that a cluster without Knative has no problems, and that the note names the namespace without functions."""
+    """Check that a cluster without Knative has no problems; a note names the namespace that has no functions."""
     client = installed_cluster.get_client()
 
     report = client.run(read_install(client.api, "node-maintenance"))

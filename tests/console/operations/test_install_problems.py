@@ -1,4 +1,4 @@
-"""Tests for the rules that find stalled maintenances and objects that are not ready, and for the warnings."""
+"""Tests for the detection of stalled maintenances and unready objects, and for the warnings about them."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def build_object(name: str, *conditions: Object, **spec: Any) -> Object:
 
 
 def build_ready_condition(status: str, message: str = "", reason: str = "") -> Object:
-    """Build a condition Ready, with the fields that are not empty."""
+    """Build a condition `Ready`, omitting empty fields."""
     return {"type": "Ready", "status": status} | {
         key: value for key, value in (("message", message), ("reason", reason)) if value
     }
 
 
 def build_revision_message(name: str) -> str:
-    """Build the message that Knative Serving writes for a failed Revision of the Knative Service."""
+    """Build the message that Knative Serving writes for a failed Revision of a Knative Service."""
     return f'Revision "{name}-00005" failed with message: {UNFETCHABLE}.'
 
 
@@ -58,9 +58,9 @@ def build_deployment(*conditions: Object, name: str = "begin", **status: Any) ->
     }
 
 
-def build_waiting_pod(waiting: Object, **status: Any) -> Object:
-    """Build a pod of the Deployment `begin` whose container waits."""
-    container = {"name": "function", "state": {"waiting": waiting}}
+def build_waiting_pod(waiting_state: Object, **status: Any) -> Object:
+    """Build a pod of the Deployment `begin` with a container in the given waiting state."""
+    container = {"name": "function", "state": {"waiting": waiting_state}}
     return {"metadata": {"labels": POD_LABELS}, "status": {"containerStatuses": [container], **status}}
 
 
@@ -82,19 +82,19 @@ def build_waiting_pod(waiting: Object, **status: Any) -> Object:
     ],
     ids=["revision", "creation", "lines", "reason", "no-reason", "unknown", "client-port", "no-ready", "none"],
 )
-def test_unready_knative_object_is_problem_with_message_of_condition(conditions: list[Object], message: str) -> None:
+def test_unready_knative_object_is_reported_with_message_of_condition(conditions: list[Object], message: str) -> None:
     problems = find_problems({"services": [build_object("begin", *conditions)]})
 
     assert problems == [Problem("Knative Service", "begin", message)]
 
 
 @pytest.mark.parametrize("condition", [build_ready_condition("True", "all good"), build_ready_condition("Unknown")])
-def test_ready_or_starting_knative_object_is_no_problem(condition: Object) -> None:
-    """Check that an object is only reported if it is not ready for a reason: a new object has none yet."""
+def test_ready_or_starting_knative_object_is_not_reported(condition: Object) -> None:
+    """Check that an unready object is reported only if its condition has a reason, which a new object lacks."""
     assert find_problems({"services": [build_object("begin", condition)]}) == []
 
 
-def test_object_without_status_is_problem() -> None:
+def test_knative_object_without_status_is_reported() -> None:
     (problem,) = find_problems({"brokers": [{"metadata": {"name": "default"}}]})
 
     assert problem == ("Broker", "default", CONTROLLER_MISSING)
@@ -109,8 +109,8 @@ def test_long_message_is_truncated() -> None:
     assert len(message) < MAX_MESSAGE_CHARACTERS + 50
 
 
-def test_object_that_waits_for_another_unready_object_is_omitted() -> None:
-    """Check that a Trigger is only reported if its function and its Broker are ready, and a source if its Broker is."""
+def test_object_with_unready_dependency_is_not_reported() -> None:
+    """Check that a Trigger with an unready function or Broker is not reported, nor a source with an unready Broker."""
     unready = build_ready_condition("False", "not ready")
     functions = [build_object("begin", unready), build_object("cordon", build_ready_condition("True"))]
     triggers = [
@@ -166,7 +166,7 @@ def test_object_that_waits_for_another_unready_object_is_omitted() -> None:
     ],
     ids=["condition", "no-message", "quota", "image", "crash", "unschedulable", "other-pod"],
 )
-def test_deployment_without_available_pod_is_problem(
+def test_deployment_without_available_pod_is_reported(
     conditions: list[Object], pods: list[Object], message: str
 ) -> None:
     problems = find_problems({"deployments": [build_deployment(*conditions)]}, pods)
@@ -174,7 +174,7 @@ def test_deployment_without_available_pod_is_problem(
     assert problems == [Problem("Deployment", "begin", message)]
 
 
-def test_pod_explains_only_its_own_deployment() -> None:
+def test_pod_message_is_used_only_for_its_own_deployment() -> None:
     deployments = [build_deployment(NO_MINIMUM), build_deployment(NO_MINIMUM, name="cordon")]
     pod = build_waiting_pod({"reason": "ErrImagePull", "message": PULL_MESSAGE})
 
@@ -197,12 +197,12 @@ def test_pod_explains_only_its_own_deployment() -> None:
     ],
     ids=["available", "one-pod", "new", "of-knative", "of-another-product"],
 )
-def test_available_or_foreign_deployment_is_no_problem(deployment: Object) -> None:
+def test_available_or_unrelated_deployment_is_not_reported(deployment: Object) -> None:
     assert find_problems({"deployments": [deployment]}) == []
 
 
 def test_problems_with_same_message_are_one_warning() -> None:
-    """Check that functions with the same image are one warning, although each message names another Revision."""
+    """Check that functions with the same failed image cause one warning, although each message has its own Revision."""
     names = ["begin", "cordon", "evict", "guard", "record", "restore", "resync", "status", "taint"]
     services = [
         build_object(name, build_ready_condition("False", build_revision_message(name), "RevisionFailed"))
@@ -287,7 +287,7 @@ def build_maintenance(status: Object | None, created: str = LONG_AGO, **metadata
     ],
     ids=["no-status", "no-phase", "running", "invalid-time", "uncordoned", "deleting"],
 )
-def test_maintenance_without_change_of_status_is_stalled(maintenance: Object) -> None:
+def test_maintenance_with_unchanged_status_is_stalled(maintenance: Object) -> None:
     assert select_stalled([maintenance], NOW) == [maintenance]
 
 
@@ -303,5 +303,5 @@ def test_maintenance_without_change_of_status_is_stalled(maintenance: Object) ->
     ],
     ids=["new", "running", "drained", "failed", "deleted-recently", "released"],
 )
-def test_maintenance_that_changed_or_has_ended_is_not_stalled(maintenance: Object) -> None:
+def test_recently_changed_or_finished_maintenance_is_not_stalled(maintenance: Object) -> None:
     assert select_stalled([maintenance], NOW) == []

@@ -1,4 +1,4 @@
-"""Tests for creating and ending maintenances, on a real API server."""
+"""Tests for creating and deleting maintenances on a real API server."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.console.commands.test_dry_run import grant_temporary_permissions
 from tests.console.conftest import RunCommand
 
 
-def test_empty_node_name_ends_no_maintenance(served_cluster: LocalCluster, node_name: str) -> None:
-    """NMO-14: An empty node name is an error, and does not end the maintenances of all nodes."""
+def test_empty_node_name_deletes_no_maintenance(served_cluster: LocalCluster, node_name: str) -> None:
+    """NMO-14: an empty node name is an error, and does not delete the maintenances of all nodes."""
     client = served_cluster.get_client()
     client.run(create_maintenance(client.api, MEDIK8S, node_name, node_name, "stays"))
 
@@ -34,11 +34,11 @@ def test_empty_node_name_ends_no_maintenance(served_cluster: LocalCluster, node_
     client.run(end_maintenances(client.api, node_name))
 
 
-def test_ended_maintenance_names_user_who_ended_it(served_cluster: LocalCluster, node_name: str) -> None:
-    """OSV-8: While a maintenance is being deleted, the object names the first user who ended it."""
+def test_deleted_maintenance_names_user_who_stopped_it(served_cluster: LocalCluster, node_name: str) -> None:
+    """OSV-8: while a maintenance is being deleted, its annotation names the first user who stopped it."""
     client, path, finalizer = served_cluster.get_client(), f"{MEDIK8S.path}/{node_name}", "backup.example/keep"
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "spec": {"nodeName": node_name}}
-    finalizers = [finalizer, m.FINALIZER]  # The maintenance is not released, because it still has our finalizer.
+    finalizers = [finalizer, m.FINALIZER]  # The product's finalizer keeps the maintenance unreleased.
     client.create(MEDIK8S.path, {**body, "metadata": {"name": node_name, "finalizers": finalizers}})
 
     client.run(end_maintenances(client.api, node_name))
@@ -50,10 +50,8 @@ def test_ended_maintenance_names_user_who_ended_it(served_cluster: LocalCluster,
     client.patch(path, {"metadata": {"finalizers": None}})
 
 
-def test_stop_that_fails_does_not_keep_name_of_user(
-    served_cluster: LocalCluster, run_command: RunCommand, node_name: str
-) -> None:
-    """OSV-8: If a user may not delete the maintenance, the object does not name the user as the one who ended it."""
+def test_failed_stop_leaves_no_user_name(served_cluster: LocalCluster, run_command: RunCommand, node_name: str) -> None:
+    """OSV-8: if a user may not delete the maintenance, no annotation names this user as the one who stopped it."""
     client, path = served_cluster.get_client(), f"{MEDIK8S.path}/{node_name}"
     client.run(create_maintenance(client.api, MEDIK8S, node_name, node_name, "stays"))
     rules = ("get nodes", "get nodemaintenances", "list nodemaintenances", "patch nodemaintenances")
@@ -69,7 +67,7 @@ def test_stop_that_fails_does_not_keep_name_of_user(
 
 
 def test_preview_refuses_name_of_existing_maintenance(served_cluster: LocalCluster, node_name: str) -> None:
-    """OSV-7: The preview refuses the name of a maintenance that belongs to another node or is released.
+    """OSV-7: the preview refuses the name of a maintenance that is for another node or is released.
 
     In this test, the released maintenance still exists because it has another finalizer.
     """

@@ -1,4 +1,4 @@
-"""Tests for the preview of a maintenance, built from snapshots as plain dicts, and for its display."""
+"""Tests for the preview of a maintenance, with plain dicts as snapshots, and for its display."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def preview_pods(
     can_list_nodes: bool = True,
     drains: Collection[RecordedDrain] = (),
 ) -> MaintenancePreview:
-    """Return the preview of `NODES`; one other node remains."""
+    """Return the preview for draining `NODES`; one other node remains."""
     nodes = [*map(make_named_node, NODES), make_named_node("other", other_cpu)]
     snapshot = ClusterSnapshot(
         nodes=nodes if can_list_nodes else None,
@@ -97,8 +97,8 @@ def render(preview: MaintenancePreview, *, width: int = 80, verbose: bool = Fals
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
-def test_two_nodes_under_one_budget_are_judged_together() -> None:
-    """NMO-6: Four of eight pods on two nodes are evicted now, and the counts have a total."""
+def test_preview_of_two_nodes_counts_shared_budget_once() -> None:
+    """NMO-6: of eight pods on two nodes that share a PodDisruptionBudget, four are evicted now, as the total shows."""
     pods = [*make_db_pods(4, "node-1"), *make_db_pods(4, "node-2")]
 
     preview = preview_pods(pods, [make_budget("db", allowed=4, healthy=8, needed=4)])
@@ -113,8 +113,8 @@ def test_two_nodes_under_one_budget_are_judged_together() -> None:
     assert "ns/db admits 4 of 8 pods now, and the others when replacements are ready" in " ".join(text.split())
 
 
-def test_fifteen_pods_under_closed_budget_are_one_cause() -> None:
-    """Check that the display has one line for the cause, and that `verbose` lists the pods."""
+def test_pods_that_one_pdb_blocks_are_one_cause() -> None:
+    """Check that the display has one line for the PodDisruptionBudget, and lists the blocked pods if `verbose`."""
     preview = preview_pods(make_db_pods(15, "node-1"), [make_budget("db", healthy=15, needed=15)])
 
     assert preview.will_block
@@ -129,7 +129,10 @@ def test_fifteen_pods_under_closed_budget_are_one_cause() -> None:
 
 
 def test_pods_that_fit_nowhere_do_not_block() -> None:
-    """Check that missing capacity is only reported, because preemption or an autoscaler may provide it."""
+    """Check that pods without capacity on other nodes are reported, but do not block the drain.
+
+    Preemption or an autoscaler may provide the capacity.
+    """
     preview = preview_pods(
         make_db_pods(4, "node-1"), [make_budget("db", allowed=1, healthy=4, needed=3)], other_cpu="500m"
     )
@@ -142,7 +145,7 @@ def test_pods_that_fit_nowhere_do_not_block() -> None:
     )
 
 
-def test_pods_are_grouped_by_what_becomes_of_them() -> None:
+def test_pods_are_grouped_by_outcome_of_drain() -> None:
     deletion_time = format_time(NOW + timedelta(seconds=90))
     pods = [
         make_bound_pod("plain"),
@@ -166,8 +169,8 @@ def test_pods_are_grouped_by_what_becomes_of_them() -> None:
     assert data["capacity"]["fits"][0] == {"namespace": "ns", "name": "plain", "node": "node-1", "to": "other"}
 
 
-def test_data_of_all_nodes_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the data and the counts of the nodes read each pod once, regardless of the number of nodes."""
+def test_preview_of_several_nodes_reads_each_pod_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the preview reads each pod once, regardless of the number of nodes."""
     preview = preview_pods([*make_db_pods(2, "node-1"), *make_db_pods(3, "node-2"), make_bound_pod("bare", owner="")])
     built: list[str] = []
 
@@ -188,8 +191,8 @@ def test_data_of_all_nodes_is_built_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(built) == 12
 
 
-def test_pods_that_options_block_are_one_cause_and_lose_no_data() -> None:
-    """DRN-1a: A pod with emptyDir data stays if the option forbids its removal."""
+def test_pods_with_emptydir_data_are_one_cause_and_lose_no_data() -> None:
+    """DRN-1a: a pod with emptyDir data stays on the node unless the drain options allow its eviction."""
     pods = [make_bound_pod(name, spec={"volumes": [{"name": "s", "emptyDir": {}}]}) for name in "ab"]
 
     preview = preview_pods(pods, options=DrainOptions(delete_emptydir_data=False))
@@ -198,7 +201,7 @@ def test_pods_that_options_block_are_one_cause_and_lose_no_data() -> None:
     assert (preview.losing_data, preview.placements) == ([], [])
 
 
-def test_pod_that_outlived_its_grace_period_blocks() -> None:
+def test_pod_that_outlived_its_grace_period_blocks_drain() -> None:
     stuck = make_bound_pod("stuck", deletionTimestamp=format_time(NOW - timedelta(minutes=5)), finalizers=["x/y"])
 
     preview = preview_pods([stuck])
@@ -211,8 +214,8 @@ def test_pod_that_outlived_its_grace_period_blocks() -> None:
 @pytest.mark.parametrize(
     ("effect", "will_block", "displaced"), [(MOVES, False, 1), (STOPS, False, 0), (BLOCKS, True, 0)]
 )
-def test_virtual_machine_blocks_or_needs_capacity(effect: str, will_block: bool, displaced: int) -> None:
-    """OSV-2: A virtual machine that moves needs capacity elsewhere; one that cannot be migrated blocks the drain."""
+def test_virtual_machine_blocks_drain_or_needs_capacity(effect: str, will_block: bool, displaced: int) -> None:
+    """OSV-2: a VM that migrates or restarts needs capacity on another node; any other VM blocks the drain."""
     launcher = make_bound_pod("virt-launcher-vm")
     launcher["metadata"]["ownerReferences"] = [
         {"kind": "VirtualMachineInstance", "name": "vm", "controller": True, "uid": "u"}
@@ -226,8 +229,8 @@ def test_virtual_machine_blocks_or_needs_capacity(effect: str, will_block: bool,
     assert "VIRTUAL MACHINES" in render(preview)
 
 
-def test_pod_that_waits_for_progress_does_not_block() -> None:
-    """Check that the target pod of a migration is listed, but is not counted as a cause that blocks the drain."""
+def test_target_pod_of_migration_does_not_block_drain() -> None:
+    """Check that a migration's target pod is listed, but not counted as a cause that blocks the drain."""
     target = make_bound_pod("virt-launcher-vm", phase="Pending", labels={"app": "db", MIGRATION_UID_LABEL: "m"})
 
     preview = preview_pods([target], [make_budget("db", healthy=1, needed=1)])
@@ -253,7 +256,7 @@ def test_pod_with_volume_has_unknown_capacity() -> None:
     assert "1 pod: ns/db: unknown, volume data" in render(preview)
 
 
-def test_selector_without_match_causes_warning() -> None:
+def test_pod_selector_without_match_causes_warning() -> None:
     preview = preview_pods([make_bound_pod("plain")], options=DrainOptions(pod_selector="app=none"))
 
     assert preview.warnings == ["pod selector app=none matches no pod that would leave these nodes"]
@@ -261,7 +264,7 @@ def test_selector_without_match_causes_warning() -> None:
 
 
 def test_pods_that_tolerate_taints_of_maintenance_cause_warning() -> None:
-    """Check that the warning counts only running pods whose controller may recreate them on the node."""
+    """Check that the warning about tolerated taints counts only running pods whose controller may recreate them."""
     spec = {"tolerations": [{"operator": "Exists"}]}
     pods = [make_bound_pod(f"web-{index}", spec=spec) for index in range(4)]
     others = [make_bound_pod("bare", owner="", spec=spec), make_bound_pod("done", phase="Succeeded", spec=spec)]
@@ -274,8 +277,8 @@ def test_pods_that_tolerate_taints_of_maintenance_cause_warning() -> None:
     ]
 
 
-def test_deletion_ignores_budgets_and_warns_about_component() -> None:
-    """DRN-1a: With `disableEviction`, no budget blocks, and a warning names the component that this needs."""
+def test_disable_eviction_ignores_pdbs_and_warns_about_component() -> None:
+    """DRN-1a: with `disableEviction`, no PDB blocks the drain, and a warning names the required component."""
     preview = preview_pods(make_db_pods(2, "node-1"), [make_budget("db")], options=DrainOptions(disable_eviction=True))
 
     assert (len(preview.forecast.now), preview.will_block) == (2, False)

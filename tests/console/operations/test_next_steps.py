@@ -1,4 +1,4 @@
-"""Tests for the next step that `status` suggests for each state of a maintenance."""
+"""Tests for the next command that `status` suggests for each state of a maintenance."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def test_each_state_has_a_next_command(status: Object, command: str) -> None:
     assert [step.command for step in suggest_node_steps("node-1", [build_maintenance(**status)])] == [command]
 
 
-def test_node_without_maintenance_points_to_past_ones() -> None:
+def test_next_command_without_maintenance_shows_past_maintenances() -> None:
     (step,) = suggest_node_steps("node-1", [])
     assert step.command == "kubectl maintenance events --node node-1 -o tree"
 
 
-def test_maintenance_that_ends_is_only_followed() -> None:
+def test_next_command_for_deleted_maintenance_only_watches() -> None:
     ending = build_maintenance(phase="Succeeded")
     ending["metadata"]["deletionTimestamp"] = "2026-01-01T12:00:00Z"
 
@@ -47,13 +47,13 @@ def test_maintenance_that_ends_is_only_followed() -> None:
     assert (step.text, step.command) == ("The node is being restored. To follow that", FOLLOW)
 
 
-def test_equal_steps_are_named_once() -> None:
-    """Check that two maintenances of a node in the same state have one next step."""
+def test_same_next_command_is_suggested_once() -> None:
+    """Check that two maintenances of a node in the same state have one suggested command."""
     assert len(suggest_node_steps("node-1", [build_maintenance(phase="Running")] * 2)) == 1
 
 
-def test_overview_names_stuck_maintenance_first() -> None:
-    """Check that the overview suggests to examine a blocked drain, else to end a finished one, else to watch."""
+def test_overview_suggests_examining_blocked_drain_first() -> None:
+    """Check that the overview suggests examining a blocked drain, else stopping a finished one, else watching."""
     blocked = build_maintenance("node-2", phase="Running", blockedPods=BLOCKED_PODS)
     running, drained = build_maintenance(phase="Running"), build_maintenance(phase="Succeeded")
 

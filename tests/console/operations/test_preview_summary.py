@@ -1,4 +1,4 @@
-"""Tests for the summary of a preview, which `start` and the console's dialog show before their question."""
+"""Tests for the summary of a preview that `start` and the console's dialog show before the confirmation."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def test_summary_of_drain_without_problems_has_counts_and_duration() -> None:
     ]
 
 
-def test_summary_names_what_blocks_and_what_is_lost() -> None:
-    """Check that each cause is one line, and that lost pods and missing capacity are named in the webhook's words."""
+def test_summary_lists_causes_of_blockage_and_lost_pods() -> None:
+    """Check that each cause has one line, and that lost pods and missing capacity are worded as in the webhook."""
     pods = [*make_db_pods(4, "node-1"), make_bound_pod("bare", owner="")]
 
     preview = preview_pods(pods, [make_budget("db", healthy=4, needed=4)], other_cpu="1")

@@ -1,4 +1,4 @@
-"""Tests for the estimate of a drain's duration from recorded drains."""
+"""Tests for estimating a drain's duration from recorded drains."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def build_entry(event_type: str, uid: str, seconds: float, node: str = "node-1")
     return Entry(int(seconds * 10), START_TIME + timedelta(seconds=seconds), event)
 
 
-def test_drain_lasts_from_begun_to_first_drained_event() -> None:
-    """Check that repeated events do not count, and that an unfinished drain and one without a beginning are omitted."""
+def test_drain_duration_is_from_begun_event_to_first_drained_event() -> None:
+    """Check that repeated events do not count, and that drains without a begin or end event are omitted."""
     begun, drained = events.MAINTENANCE_BEGUN, events.NODE_DRAINED
     entries = [
         build_entry(drained, "pruned", 0),
@@ -36,8 +36,8 @@ def test_drain_lasts_from_begun_to_first_drained_event() -> None:
     assert find_finished_drains(entries) == [RecordedDrain("node-2", 10), RecordedDrain("node-1", 30)]
 
 
-def test_drains_of_the_node_itself_take_precedence() -> None:
-    """Check that the median of a node's own drains counts, and otherwise that of all other drains."""
+def test_drains_of_same_node_take_precedence() -> None:
+    """Check that the estimate is the median of the node's own drains, or else of all other drains."""
     drains = [RecordedDrain("node-1", seconds) for seconds in (10, 20, 600)] + [RecordedDrain("node-2", 90)]
 
     assert estimate_from_drains(drains, ["node-1"]) == RecordedEstimate(20, 3, "node-1")

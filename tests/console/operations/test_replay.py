@@ -1,4 +1,4 @@
-"""Tests for a replay's selection of functions, for the calls of these functions, and for the summary."""
+"""Tests for a replay: the selection of the functions, the calls of these functions, and the summary."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def client(cluster: LocalCluster) -> Iterator[SyncClient]:
 
 
 def build_trigger(name: str, spec: dict[str, Any], url: str = "", function: str = "") -> str:
-    """Return a Trigger as JSON, which is also YAML; an empty `url` or `function` is omitted."""
+    """Return a Trigger as JSON, which is valid YAML; an empty `url` or `function` is omitted."""
     labels = {"labels": {FUNCTION_LABEL: function}} if function else {}
     type_fields = {"apiVersion": "eventing.knative.dev/v1", "kind": "Trigger", "metadata": {"name": name, **labels}}
     return json.dumps({**type_fields, "spec": spec, "status": {"subscriberUri": url} if url else {}})
 
 
 def resolve_targets(directory: Path, client: SyncClient, *triggers: str, **options: Any) -> list[str]:
-    """Return the functions to which a replay posts the event with these Triggers."""
+    """Return the functions to which a replay would post the event according to these Triggers."""
     file = directory / "triggers.yaml"
     file.write_text("\n---\n".join(triggers))
     targets = TargetResolver(
@@ -64,8 +64,8 @@ def resolve_targets(directory: Path, client: SyncClient, *triggers: str, **optio
     return [target.function for target in targets]
 
 
-def test_replay_knows_all_served_functions() -> None:
-    """Check that a replay knows exactly the functions that the product serves."""
+def test_replay_can_call_all_functions_of_product() -> None:
+    """Check that a replay can call exactly the functions that the product serves."""
     assert sorted(KNOWN_FUNCTIONS) == sorted(app.FUNCTIONS)
 
 
@@ -73,9 +73,9 @@ def test_replay_knows_all_served_functions() -> None:
 def test_event_is_not_replayed_to_subscriber_of_other_product(
     client: SyncClient, tmp_path: Path, spec: dict[str, Any]
 ) -> None:
-    """X-2: An event is only replayed to functions of this product; other subscribers may ignore `dryrun`.
+    """X-2: an event is replayed only to functions of this product, because other subscribers may ignore `dryrun`.
 
-    If the user names such a subscriber, the command reports that it is unknown.
+    If the user names such a subscriber, the command reports it as unknown.
     """
     product_trigger = build_trigger(
         "cordon-on-begun", {**BROKER_SPEC, "filter": {"attributes": {"type": events.MAINTENANCE_BEGUN}}}
@@ -91,7 +91,7 @@ def test_event_is_not_replayed_to_subscriber_of_other_product(
 
 
 def test_function_that_timed_out_is_not_called_again() -> None:
-    """X-6: A function that has timed out is not called again, so that the 10 s timeout elapses only once."""
+    """X-6: a function that has timed out is not called again, so that the user waits only once for the 10 s timeout."""
     errors: dict[str, NoResponse] = {
         "hangs": ResponseTimeout("no response within 10 s"),
         "unreachable": NoResponse("no response: connection refused"),
@@ -113,7 +113,7 @@ def test_function_that_timed_out_is_not_called_again() -> None:
 
 
 def test_dry_run_calls_functions_concurrently(client: SyncClient, receiver: Receiver) -> None:
-    """X-6: A dry run calls functions concurrently, so several hanging functions do not exceed a browser's timeout."""
+    """X-6: a dry run calls functions concurrently, so that hanging functions do not exceed a browser's timeout."""
     barrier = Barrier(2)
 
     def respond_when_both_are_called(_: object) -> Response:
@@ -149,7 +149,7 @@ SUMMARY_CASES = {
 def test_summary_states_whether_writes_were_stored(
     dry_run: bool, replies: tuple[dict[str, object], ...], expected: str
 ) -> None:
-    """X-2: The last line of the output states whether writes were stored; all other lines are equal in a dry run."""
+    """X-2: the last line of the output states whether writes were stored; a dry run prints the same other lines."""
     event = CloudEvent({"id": "1", "source": "/s", "type": events.NODE_TAINTED}, {})
     entry = Entry(1, datetime(2026, 1, 2, tzinfo=timezone.utc), event)
 

@@ -1,4 +1,4 @@
-"""Tests for the report about an upgrade run in each state: its steps, nodes, Jobs, and what it waits for."""
+"""Tests for the report on an upgrade run in each state: its steps, nodes and Jobs, and what the run waits for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def build_node(**fields: Any) -> Object:
 def build_run_config(
     first_node: Object | None = None, conditions: list[Object] | None = None, step: str = "", **record: Any
 ) -> Object:
-    """Build a MutexRunConfig whose run covers two nodes; `record` contains additional fields of the run record."""
+    """Build a MutexRunConfig whose run upgrades two nodes; `record` contains additional fields of the run record."""
     fields = {
         "id": "uid-1",
         "number": 1,
@@ -155,7 +155,7 @@ def test_report_of_invalid_run_config_contains_reason() -> None:
 
 
 def test_reports_of_finished_deleted_and_new_runs() -> None:
-    """Check the reports about a finished run, a run whose deletion was requested, and a new run without a status."""
+    """Check the reports on a finished run, on a run that is being deleted, and on a new run config without a status."""
     run_config = build_run_config(
         step="Finished",
         finishedAt=LATEST_TIME,
@@ -180,14 +180,14 @@ def test_reports_of_finished_deleted_and_new_runs() -> None:
     ],
 )
 def test_run_stays_finished_until_next_upgrade(condition: Object, expected_step: str, expected_text: str) -> None:
-    """Check a run config that was checked again after its run, which sets its step to `Waiting`."""
+    """Check the report on a MutexRunConfig whose step is `Waiting` again because it was checked after its run."""
     report = build_report(build_run_config(conditions=[condition], step="Waiting", finishedAt=LATEST_TIME))
     assert report["step"] == expected_step
     assert (report["waits"] or {"what": ""})["what"] == expected_text
 
 
 def test_report_contains_node_states_job_results_and_log_commands() -> None:
-    """Check that the current node has the run's state, and that main Jobs are listed before cleanup Jobs."""
+    """Check that the current node has the run's state, and that its main Jobs are listed before its cleanup Jobs."""
     jobs = {"cleanup:ns/disks": {**JOB, "name": "cleanup-1"}, "main:ns/disks": COMPLETE_JOB}
     report = build_report(build_run_config({**RELEASED_NODE, "upgradedAt": LATEST_TIME, "jobs": jobs}, **EDITED_POOLS))
     first_node, second_node = report["nodes"]

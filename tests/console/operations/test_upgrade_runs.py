@@ -14,5 +14,5 @@ RUN = {"metadata": {"namespace": "upgrades", "name": "example"}}
     [("example", True), ("upgrades/example", True), ("elsewhere/example", False), ("exam", False), ("", False)],
 )
 def test_run_is_selected_by_name_or_namespace_and_name(name: str, expected: bool) -> None:
-    """MUT-48: A run is selected by its name with or without the namespace; an empty name selects no run."""
+    """MUT-48: a MutexRunConfig is selected by its name with or without its namespace; an empty name selects none."""
     assert matches_name(RUN, name) is expected

@@ -1,4 +1,4 @@
-"""Tests for following a journal while other events are imported, without waiting."""
+"""Tests for `events --follow` while other events are imported into the journal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eventing.journal.store import Journal
 
 NOW = datetime.now(timezone.utc)
 IMPORT_AGES = [timedelta(hours=1), timedelta(hours=-1)]
-"""How long ago imported events arrived; another machine's clock may be ahead."""
+"""Ages of imported events; negative if the clock of the exporting machine is ahead."""
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def build_follower(journal: Journal) -> EventFollower:
 
 
 def build_foreign_event(name: str) -> CloudEvent:
-    """Build an event that no function subscribes to, so that no attempt counts as missing."""
+    """Build an event to which no function subscribes, so that no attempt counts as missing."""
     return CloudEvent({"id": name, "source": "/test", "type": "dev.example.done"}, {})
 
 
@@ -39,13 +39,13 @@ def build_attempt(name: str, function: str = "status") -> Attempt:
 
 
 def read_rows(follower: EventFollower) -> list[str]:
-    """Return the id and the attempts of the events whose rows are printed now."""
+    """Return the id and the attempts of each event whose row the follower prints now."""
     return [" ".join(line.split()[3:]) for line in follower.read_lines() if not line.startswith("TIME")]
 
 
 @pytest.mark.parametrize("age", IMPORT_AGES)
 def test_event_before_import_is_shown_again_with_its_attempt(journal: Journal, age: timedelta) -> None:
-    """Check that an import does not end the wait for the attempts of the events before it."""
+    """Check that the follower still waits for the attempts of earlier events after an import."""
     journal.write_event(build_foreign_event("live"), NOW)
     follower = build_follower(journal)
     assert read_rows(follower) == ["live"]
@@ -59,7 +59,7 @@ def test_event_before_import_is_shown_again_with_its_attempt(journal: Journal, a
 
 @pytest.mark.parametrize("age", IMPORT_AGES)
 def test_event_after_import_is_shown_again_with_its_attempt(journal: Journal, age: timedelta) -> None:
-    """Check that new events are followed as usual if the journal contains an import, even of later events."""
+    """Check that the follower shows new events after an import, even if the imported events have later times."""
     journal.write_event(build_foreign_event("imported"), NOW - age)
     follower = build_follower(journal)
     assert read_rows(follower) == ["imported"]
@@ -73,7 +73,7 @@ def test_event_after_import_is_shown_again_with_its_attempt(journal: Journal, ag
 
 
 def test_old_events_are_not_read_again(journal: Journal) -> None:
-    """Check that an event is read again only for a limited time, and at the start only if it is among the newest."""
+    """Check that an event is read again only for a limited time, and initially only if it is one of the newest."""
     journal.write_events([(build_foreign_event("old"), NOW - timedelta(minutes=1)), (build_foreign_event("new"), NOW)])
     seconds = [0.0]
     follower = EventFollower(journal, Query(), shows_ticks=False, clock=lambda: seconds[0])

@@ -1,4 +1,4 @@
-"""Tests for the selection of recorded events by a command's options."""
+"""Tests for the selection of recorded events by command-line options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIRST_UID, SECOND_UID = "11111111-0000-0000-0000-000000000000", "00000000-0000-0
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[Journal]:
-    """Yield a journal with two successive maintenances of the same name."""
+    """Yield a journal with two successive maintenances that have the same name."""
     with closing(Journal(tmp_path / "journal.db")) as journal:
         for uid in (FIRST_UID, SECOND_UID):
             reference = events.ObjectReference(MEDIK8S.api_version, "node-1", uid)
@@ -38,7 +38,7 @@ def select_uids_and_types(journal: Journal, selection: EventSelection) -> list[t
 
 
 def test_name_selects_newest_maintenance(journal: Journal) -> None:
-    """Check that a name selects the newest maintenance with this name, and a uid the maintenance with this uid.
+    """Check that a name selects the newest maintenance with this name, and that a uid selects the one with this uid.
 
     Otherwise a range of events could begin in one maintenance and end in the next maintenance with the same name.
     """
@@ -53,7 +53,7 @@ def test_name_selects_newest_maintenance(journal: Journal) -> None:
 
 
 def test_ambiguous_maintenance_name_is_reported(journal: Journal, capsys: pytest.CaptureFixture[str]) -> None:
-    """Check that an ambiguous name is reported with the other uids, and that a uid is never ambiguous."""
+    """Check that an ambiguous name is reported with the other maintenances' uids, and that a uid is unambiguous."""
     select_uids_and_types(journal, EventSelection(maintenance="node-1"))
     message = capsys.readouterr().err
     select_uids_and_types(journal, EventSelection(maintenance=FIRST_UID))
@@ -69,7 +69,7 @@ def test_ambiguous_maintenance_name_is_reported(journal: Journal, capsys: pytest
 def test_event_from_other_source_does_not_change_selected_maintenance(
     journal: Journal, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """X-6: An event from a different source does not change which maintenance is selected.
+    """X-6: an event from another source does not change which maintenance is selected.
 
     Otherwise any client that may post events could cause its own events to be replayed.
     """
@@ -83,7 +83,7 @@ def test_event_from_other_source_does_not_change_selected_maintenance(
 def test_name_is_not_matched_against_uid_in_event_from_other_source(
     journal: Journal, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """X-6: A name is not used as a uid if only an event from a different source has this uid.
+    """X-6: a name is not used as a uid if only an event from a different source has this uid.
 
     Otherwise only that event would be selected instead of the maintenance with this name.
     """
@@ -99,7 +99,7 @@ def test_name_is_not_matched_against_uid_in_event_from_other_source(
 def test_uid_takes_precedence_over_name_if_all_events_are_from_other_sources(
     journal: Journal, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """X-6: If all events are from other sources, a matching uid takes precedence over a matching name."""
+    """X-6: if all events are from other sources, a matching uid takes precedence over a matching name."""
     for uid, name in (("node-2", "other"), ("real", "node-2")):
         journal.write_event(build_event(uid, "/anybody", name))
 
@@ -109,7 +109,7 @@ def test_uid_takes_precedence_over_name_if_all_events_are_from_other_sources(
 
 @pytest.mark.parametrize("kind", ["NodeMaintenance", RUN_KIND])
 def test_event_without_uid_is_not_selected(journal: Journal, kind: str) -> None:
-    """X-6: An event with a name but without a uid is not selected; an empty uid would select the whole journal."""
+    """X-6: an event with a name but without a uid is not selected; an empty uid would select the whole journal."""
     journal.write_event(
         CloudEvent({"id": "1", "source": "/anybody", "type": "x", "kind": kind}, {"metadata": {"name": "mine"}})
     )
@@ -139,8 +139,8 @@ def test_first_and_last_type_limit_selected_events(journal: Journal) -> None:
     ]
 
 
-def test_range_ends_with_next_event_of_last_type_although_ticks_repeat_it(tmp_path: Path) -> None:
-    """Check that the range has two events if each tick repeats both types, and that its end is not before its start."""
+def test_range_ends_with_next_event_of_last_type_even_if_ticks_repeat_events(tmp_path: Path) -> None:
+    """Check that a range contains one event of each type, and ends after its start, even if ticks repeat both types."""
     reference = events.ObjectReference(MEDIK8S.api_version, "node-1", FIRST_UID)
     types = [events.PODS_EVICTED, *[events.NODE_TAINTED, events.PODS_EVICTED] * 7]
     with closing(Journal(tmp_path / "repeated.db")) as journal:

@@ -1,4 +1,4 @@
-"""Tests for the display of maintenances on a terminal."""
+"""Tests for the display of maintenances in a terminal."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_table_has_one_row_per_maintenance() -> None:
     assert row.split() == ["node-1", "Running", "━" * 4 + "─" * 6, "40%", "3", "1", "10m", "new", "[disk]"]
 
 
-def test_details_name_users_who_requested_and_ended_maintenance() -> None:
+def test_details_name_users_who_started_and_stopped_maintenance() -> None:
     maintenance = build_maintenance(phase="Running")
     maintenance["metadata"] |= {
         "annotations": {REQUESTER_ANNOTATION: "mary", ENDER_ANNOTATION: "joe"},
@@ -79,7 +79,7 @@ def test_details_name_users_who_requested_and_ended_maintenance() -> None:
 
 
 def test_details_show_passed_deadline_and_current_escalation_step() -> None:
-    """Check that the details show the passed deadline and the current escalation step, while the spec contains it."""
+    """Check that the details show the passed deadline and, while the spec contains it, the current escalation step."""
     step = {"after": "30m", "action": "Delete"}
     conditions = [{"type": "Drained", "status": "False", "reason": "DeadlineExceeded"}]
     maintenance = build_maintenance(
@@ -96,7 +96,7 @@ def test_details_show_passed_deadline_and_current_escalation_step() -> None:
     assert "deadline" not in texts[2]
 
 
-def test_long_reason_is_cut_with_number_of_omitted_characters() -> None:
+def test_long_reason_is_truncated_with_number_of_omitted_characters() -> None:
     """Check that a reason of 5,000 characters takes one line of the table, and a few lines of the details."""
     maintenance = build_maintenance(phase="Running")
     maintenance["spec"]["reason"] = "word " * 1000
@@ -110,7 +110,7 @@ def test_long_reason_is_cut_with_number_of_omitted_characters() -> None:
     assert "(4700 more characters)" in " ".join(details.split())
 
 
-def test_reason_of_failed_maintenance_is_shown_below_table_and_in_progress_line() -> None:
+def test_error_of_failed_maintenance_is_shown_below_table_and_in_progress_line() -> None:
     failed = build_maintenance(phase="Failed", lastError='nodes "node-1" not found')
 
     *_, last_line = render_text(render_overview([RUNNING_MAINTENANCE, failed], NOW)).splitlines()
@@ -121,7 +121,7 @@ def test_reason_of_failed_maintenance_is_shown_below_table_and_in_progress_line(
 
 
 def test_reason_of_waiting_maintenance_is_shown_below_table_and_in_progress_line() -> None:
-    """NMO-27a: A maintenance without a phase is shown with the reason, such as a Lease that another tool holds."""
+    """NMO-27a: a maintenance without a phase is shown with the reason, for example a Lease that another tool holds."""
     waiting_maintenance = build_maintenance(lastError="the lease is held by another-tool")
 
     *_, last_line = render_text(render_overview([waiting_maintenance, build_maintenance()], NOW)).splitlines()
@@ -132,8 +132,8 @@ def test_reason_of_waiting_maintenance_is_shown_below_table_and_in_progress_line
     )
 
 
-def test_drain_with_failed_step_is_shown_as_failing_with_error() -> None:
-    """X-6: A drain whose latest step failed is not shown as running; an error about blocked pods or the lease is."""
+def test_drain_whose_latest_step_failed_is_shown_as_failing_with_error() -> None:
+    """X-6: a drain whose latest step failed is shown as failing, but not a drain with blocked pods or a Lease error."""
     failing = build_maintenance(phase="Running", lastError='nodes "node-1" is forbidden')
     without_lease = build_maintenance(phase="Running", lastError="cannot renew the lease", errorOnLeaseCount=1)
 
@@ -166,15 +166,15 @@ def test_details_separate_blocked_and_pending_pods() -> None:
     text = render_text(render_details("node-1", "cordoned, takes no new pods", [RUNNING_MAINTENANCE], NOW))
 
     blocked_text, pending_text = text.split("PENDING")
-    # The maintenance may have begun long after its creation.
+    # The maintenance may begin long after its creation.
     assert "3 of 5 pods remaining, created 10m ago" in blocked_text
-    assert "Last error" not in blocked_text  # the error only repeats the blocked pods
+    assert "Last error" not in blocked_text  # The error only repeats the message about the blocked pods.
     assert "shop/web-1" in blocked_text.split("BLOCKED")[1]
     assert pending_text.split() == ["shop/web-2", "shop/db"]
 
 
 def build_blocked_maintenance(count: int, **fields: Any) -> dict[str, Any]:
-    """Build a running maintenance whose pods `web-0` to `web-N` one budget blocks."""
+    """Build a running maintenance whose pods `web-0` to `web-N` are blocked by one PodDisruptionBudget."""
     entry = {**BLOCKED_POD, "since": TEN_MINUTES_AGO, "message": "budget web needs 2 healthy pods and has 2"}
     blocked_pods = [{**entry, "name": f"web-{number}"} for number in range(count)]
     return build_maintenance(phase="Running", evictionPods=count, blockedPods=blocked_pods, **fields)
@@ -182,7 +182,7 @@ def build_blocked_maintenance(count: int, **fields: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("width", [80, 240])
 def test_names_and_commands_have_their_own_line(width: int) -> None:
-    """Check that each pod and each command is on a line of its own, on a terminal of 80 columns and in a pipe."""
+    """Check that each pod name and each command has its own line, both on a terminal of 80 columns and in a pipe."""
     maintenance = build_blocked_maintenance(1)
     pod_name = "web-6c9bff56b7-fsp2j-of-a-stateful-set"
     maintenance["status"]["blockedPods"][0]["name"] = pod_name
@@ -205,7 +205,7 @@ def test_names_and_commands_have_their_own_line(width: int) -> None:
 
 
 def test_pods_blocked_by_same_cause_are_one_group() -> None:
-    """Check that fifteen pods behind one budget are one group with their number, and that both remedies are named."""
+    """Check that fifteen pods blocked by one PodDisruptionBudget are one group with a count and two remedies."""
     text = render_text(
         render_details("node-1", "cordoned", [build_blocked_maintenance(15, lastError="nodes: no")], NOW)
     )
@@ -217,7 +217,7 @@ def test_pods_blocked_by_same_cause_are_one_group() -> None:
     assert "Last error: nodes: no" in text
 
 
-def test_time_of_next_attempt_is_shown() -> None:
+def test_time_of_next_eviction_attempt_is_shown() -> None:
     refused = {"namespace": "shop", "name": "web-1", "reason": "Error", "message": "no"}
     maintenance = build_maintenance(phase="Running", blockedPods=[{**refused, "retryAfter": "2026-01-01T12:01:05Z"}])
 
@@ -234,8 +234,8 @@ def test_wide_details_name_each_blocked_pod() -> None:
     ]
 
 
-def test_table_fits_80_columns() -> None:
-    """Check that a row is one line of at most 80 columns, with a long reason that is cut, and with a long node name."""
+def test_table_row_fits_80_columns() -> None:
+    """Check that a row is one line of at most 80 columns, even with a long node name and a long, truncated reason."""
     maintenance = build_blocked_maintenance(1)
     maintenance["spec"] = {"nodeName": "worker-12.example", "reason": "a new power supply for the whole rack " * 2}
     header, row = render_text(render_overview([maintenance], NOW), 80).splitlines()

@@ -1,4 +1,4 @@
-"""Tests for escaped text, for a confirmation, and for warnings during a live display on a terminal."""
+"""Tests for the output on a terminal: escaped text, confirmations, and warnings during a live display."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ERASE_LINE = b"\x1b[2K"
 
 
 def run_on_terminal(code: str, stderr_file: Path | None = None) -> bytes:
-    """Run Python code on a pseudoterminal, and return what it has written there; the file replaces its stderr."""
+    """Run Python code on a pseudoterminal, and return its terminal output; `stderr_file` replaces its stderr."""
     terminal, process_side = os.openpty()
     with (stderr_file or Path(os.devnull)).open("wb") as file:
         process = subprocess.Popen(
@@ -42,7 +42,7 @@ def run_on_terminal(code: str, stderr_file: Path | None = None) -> bytes:
     try:
         while chunk := os.read(terminal, 65536):
             written += chunk
-    except OSError:  # On Linux, the read fails when the last process has closed the terminal.
+    except OSError:  # On Linux, the read fails once the last process has closed the terminal.
         pass
     os.close(terminal)
     assert process.wait(timeout=30) == 0, written
@@ -50,7 +50,7 @@ def run_on_terminal(code: str, stderr_file: Path | None = None) -> bytes:
 
 
 def test_warning_replaces_live_display_which_is_drawn_again_below() -> None:
-    """Check that a warning starts on an erased line, so that the next redraw does not erase a part of it."""
+    """Check that a warning starts on an erased line, so that the next redraw does not erase a part of the warning."""
     written = run_on_terminal(WARN_DURING_DISPLAY)
 
     before, warning, after = written.partition(b"Warning: no broker\r\n")
@@ -61,7 +61,7 @@ def test_warning_replaces_live_display_which_is_drawn_again_below() -> None:
 
 
 def test_warning_goes_to_file_that_replaces_stderr(tmp_path: Path) -> None:
-    """Check that a warning during a live display goes to stderr, even if only the display is on a terminal."""
+    """Check that a warning during a live display goes to stderr, even if only the display uses the terminal."""
     file = tmp_path / "stderr"
 
     written = run_on_terminal(WARN_DURING_DISPLAY, file)
@@ -84,7 +84,7 @@ def test_warning_goes_to_file_that_replaces_stderr(tmp_path: Path) -> None:
     ],
 )
 def test_control_characters_are_escaped(text: str, expected: str) -> None:
-    """Check that control characters are escaped, and that text in any language is unchanged."""
+    """Check that control characters are escaped, and that printable text in any language is unchanged."""
     assert escape(text) == expected
 
 
@@ -102,7 +102,7 @@ def test_escaped_text_is_one_printable_line(text: str) -> None:
     assert not set(escaped) & {chr(code) for code in (*range(32), *range(127, 160))}
 
 
-def test_all_strings_in_an_object_are_escaped() -> None:
+def test_all_strings_in_object_are_escaped() -> None:
     assert escape_all({"a\n": ["b\x1b", {"c": "d\r"}], "e": 1, "f": None}) == {
         "a\\n": ["b\\x1b", {"c": "d\\r"}],
         "e": 1,
@@ -111,7 +111,7 @@ def test_all_strings_in_an_object_are_escaped() -> None:
 
 
 def test_ctrl_c_at_confirmation_ends_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that Ctrl-C at a confirmation ends the command; a closed stdin would be an error with a remedy."""
+    """Check that Ctrl-C at a confirmation interrupts the command, while a closed stdin is an error with a remedy."""
 
     def raise_interrupt(_: str) -> str:
         raise KeyboardInterrupt
@@ -121,8 +121,8 @@ def test_ctrl_c_at_confirmation_ends_command(monkeypatch: pytest.MonkeyPatch) ->
         confirm("Redrive 2 dead letters?", "use --yes")
 
 
-def test_pipe_receives_each_new_line_with_its_time(capsys: pytest.CaptureFixture[str]) -> None:
-    """Check that a line that did not change is not repeated, but one that returns is printed again."""
+def test_live_output_in_pipe_has_each_changed_line_with_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that an unchanged line is not repeated, and that a line that reappears is printed again."""
     with show_live(str, str) as show_state:
         for state in ("a\nb", "a\nb", "a\nc", "b\nc"):
             show_state(state)
@@ -132,7 +132,7 @@ def test_pipe_receives_each_new_line_with_its_time(capsys: pytest.CaptureFixture
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line[:20]) for line in lines)
 
 
-def test_live_output_for_scripts_has_no_times(capsys: pytest.CaptureFixture[str]) -> None:
+def test_live_output_in_structured_format_has_no_times(capsys: pytest.CaptureFixture[str]) -> None:
     for output in ("name", "json", "yaml"):
         with show_live(str, str, output) as show_state:
             show_state("a")
@@ -141,7 +141,7 @@ def test_live_output_for_scripts_has_no_times(capsys: pytest.CaptureFixture[str]
 
 
 def test_object_is_printed_in_each_format(capsys: pytest.CaptureFixture[str]) -> None:
-    """Check that YAML keeps the order of the fields, and escapes what could change the terminal."""
+    """Check that YAML output keeps the order of the fields, and escapes characters that could control the terminal."""
     for output in ("json", "yaml", "name", "table", "wide"):
         show_object({"b": "\x1b\u202e", "a": 1}, output, ["node/n\x1b"])
 

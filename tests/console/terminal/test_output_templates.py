@@ -1,4 +1,4 @@
-"""Tests for the output formats `jsonpath` and `custom-columns`, which follow kubectl."""
+"""Tests for the output formats `jsonpath` and `custom-columns`, which work as in kubectl."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def test_template_selects_fields(template: str, expected: str) -> None:
         ("custom-columns=NAME:.a[", "'[' is not a column"),
     ],
 )
-def test_unsupported_part_is_named(output: str, message: str) -> None:
+def test_error_names_unsupported_part_of_template(output: str, message: str) -> None:
     with pytest.raises(TemplateError) as raised:
         check_template(output)
     assert message in str(raised.value)
 
 
-def test_columns_have_one_row_per_object() -> None:
-    """Check that a list has one row per item, that any other object has one row, and how missing fields are shown."""
+def test_custom_columns_have_one_row_per_object() -> None:
+    """Check that a list has one row per item, any other object one row, and that missing fields are `<none>`."""
     columns = "NAME:.metadata.name,TAINTS:{.spec.taints[*].key},READY:status.ready"
 
     assert format_fields(NODES, f"custom-columns={columns}") == (
@@ -106,14 +106,14 @@ KUBECTL_TEMPLATES = (
 
 
 @pytest.mark.parametrize("output", [*(f"jsonpath={template}" for template in KUBECTL_TEMPLATES)])
-def test_output_equals_that_of_kubectl(installed_cluster: LocalCluster, output: str) -> None:
-    """Check the supported templates against kubectl itself, with the cluster's namespaces."""
+def test_template_output_equals_output_of_kubectl(installed_cluster: LocalCluster, output: str) -> None:
+    """Check that supported templates give the same output as kubectl for the cluster's namespaces."""
     namespaces = json.loads(installed_cluster.kubectl("get", "namespaces", "-o", "json").stdout)
 
     assert format_fields(namespaces, output) == installed_cluster.kubectl("get", "namespaces", "-o", output).stdout
 
 
-def test_columns_equal_those_of_kubectl(installed_cluster: LocalCluster) -> None:
+def test_custom_columns_equal_those_of_kubectl(installed_cluster: LocalCluster) -> None:
     spec = "NAME:.metadata.name,PHASE:.status.phase,NONE:.spec.nothing,FINALIZERS:.spec.finalizers[*]"
     namespaces = json.loads(installed_cluster.kubectl("get", "namespaces", "-o", "json").stdout)
     expected = installed_cluster.kubectl("get", "namespaces", "-o", f"custom-columns={spec}").stdout

@@ -1,4 +1,4 @@
-"""HTTP clients that use the console without a browser: forms, bearer tokens and confirmed actions."""
+"""HTTP clients that use the console without a browser, with forms, bearer tokens and confirmed actions."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class FormSession:
         self.token = parse_csrf_token(self.session.get(site.build_url("/nodes"), timeout=10).text)
 
     def post(self, path: str, *nodes: str, headers: dict[str, str] | None = None, **fields: str) -> requests.Response:
-        """Post the form with these nodes and fields, and return the response."""
+        """Post a form for these nodes with these fields, and return the response."""
         data = {"node": list(nodes), "csrf": self.token, **fields}
         return self.session.post(self.site.build_url(path), data, headers=headers, timeout=10, allow_redirects=False)
 
 
 def parse_csrf_token(page: str) -> str:
-    """Return the CSRF token of the page's forms."""
+    """Return the CSRF token in a page's forms."""
     (token, *_) = CSRF_FIELD.findall(page)
     return str(token)
 
@@ -50,14 +50,14 @@ def get_page(site: Site, path: str, headers: dict[str, str] | None = None) -> re
 
 
 def post_confirmed(site: Site, path: str, node: str, headers: dict[str, str]) -> requests.Response:
-    """Post a confirmed form with a caller's headers, and return the response; the caller must be able to view pages."""
+    """Post a confirmed form with these headers, whose user must be able to view pages, and return the response."""
     with requests.Session() as session:
         session.headers.update(headers)
         return FormSession(site, session).post(path, node, confirm="yes")
 
 
 def build_auth_header(environment: ChainEnvironment, user: str) -> dict[str, str]:
-    """Return the Authorization header with the user's token."""
+    """Return an Authorization header with the user's token."""
     return {"Authorization": f"Bearer {environment.cluster.get_token(user)}"}
 
 

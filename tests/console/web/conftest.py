@@ -1,4 +1,4 @@
-"""Fixtures for a separate cluster with the console, whose pages then show only the objects of these tests."""
+"""Fixtures for a separate cluster with the console, so that its pages show only objects of these tests."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def chrome_driver() -> Iterator[Chrome]:
 def browser(chrome_driver: Chrome, site: Site) -> Browser:
     """Return the shared browser with a desktop viewport, a light theme and no cookies."""
     chrome_driver.delete_all_cookies()
-    chrome_driver.get("about:blank")  # Ends the requests of an earlier test's page, which could fail later.
+    chrome_driver.get("about:blank")  # This stops the requests of an earlier test's page, which could fail later.
     browser = Browser(chrome_driver, site.console)
     browser.emulate_display()
     browser.take_errors()

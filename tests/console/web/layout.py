@@ -1,4 +1,4 @@
-"""Scripts that check the layout of a page: broken words, overlapping texts, overflowing content and positions."""
+"""Scripts that check a page's layout: broken words, overlapping texts, overflowing content and positions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from tests.console.web.site import Browser
 
 MAX_UNBROKEN_CHARACTERS = 14
-"""Maximum length of words that must not be broken; longer words are pod names or IDs, which may be broken."""
+"""Maximum length of words that must not be broken; longer words are pod names or ids, which may be broken."""
 MAX_OVERLAP_PIXELS = 2
 """Pixels by which two text boxes may overlap, because boxes are higher than the visible characters."""
 
@@ -113,7 +113,10 @@ def find_overflowing_texts(browser: Browser, selector: str) -> list[str]:
 
 
 def measure_box(browser: Browser, selector: str, *, scroll: bool = True) -> dict[str, Any]:
-    """Return the element's position, and whether a click at its center hits it; with `scroll`, scroll to it first."""
+    """Scroll to the element, and return its position and whether a click at its center hits it.
+
+    If `scroll` is false, the page is not scrolled.
+    """
     element = browser.wait_for_element(selector)
     if scroll:
         browser.run_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)

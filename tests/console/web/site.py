@@ -1,4 +1,4 @@
-"""The running console, and a browser with the actions that tests perform in it."""
+"""The running console, and a browser with the user actions that tests need."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Browser:
         self.open("/nodes", q=names[0].rsplit("-", 1)[0] if names else "")
 
     def list_node_names(self) -> list[str]:
-        """Return the names in the list of nodes, read by one script because the page may change between two calls."""
+        """Return the names in the list of nodes, all read by one script, because the page may change between calls."""
         script = "return [...document.querySelectorAll('#nodes tr:not([hidden]) th')].map(item => item.innerText)"
         names: list[str] = self.run_script(script)
         return names
@@ -97,7 +97,7 @@ class Browser:
         return self.wait_until(lambda: self.find_all(selector))[0]
 
     def get_text(self, selector: str) -> str:
-        """Return the element's text, or "" if there is no element.
+        """Return the element's text, or "" if the element does not exist.
 
         One script finds and reads the element, because the page may change between two calls.
         """
@@ -113,7 +113,7 @@ class Browser:
         return self.driver.execute_script(text, *arguments)
 
     def wait_until(self, predicate: Callable[[], T], seconds: float = TIMEOUT_SECONDS) -> T:
-        """Wait until `predicate` returns a true value, and return this value; a timeout error has the page's text."""
+        """Wait until `predicate` returns a true value, and return it; the timeout error contains the page's text."""
         wait = WebDriverWait(self.driver, seconds, poll_frequency=0.1)
         try:
             return wait.until(lambda _: predicate())
@@ -147,7 +147,7 @@ class Browser:
         self.wait_for_element(f"{link}[aria-current]")
 
     def replay_event(self) -> list[list[str]]:
-        """Replay the open event; return a row per function: name, result, recorded response and new response."""
+        """Replay the open event; return name, result, recorded response and new response for each function."""
         self.select_tab("replay")
         self.wait_for_element("dialog[open] .replay button").click()
         self.wait_until(lambda: self.find_all("#replayed table"))

@@ -1,4 +1,4 @@
-"""Tests for the permissions for actions in the console, and for the requests that it refuses (OSV-7, OSV-8, OSV-14)."""
+"""Tests for the permissions of console actions, and for rejected requests (OSV-7, OSV-8, OSV-14)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def environment(site: Site) -> ChainEnvironment:
 
 @pytest.fixture(scope="module")
 def shared_node(site: Site) -> str:
-    """Return a node that the tests share, so each test must end the maintenances that it starts."""
+    """Return a node that all tests share; each test must end the maintenances that it starts."""
     return site.environment.create_node("guarded-1")
 
 
@@ -56,7 +56,7 @@ def is_in_maintenance(environment: ChainEnvironment, node: str) -> bool:
 def test_only_confirmed_form_starts_or_stops_maintenance(
     site: Site, form_session: FormSession, environment: ChainEnvironment, shared_node: str
 ) -> None:
-    """OSV-7, OSV-8: A POST without confirmation only returns the dialog; a confirmed POST works without JavaScript."""
+    """OSV-7, OSV-8: a POST without confirmation returns only the dialog; a confirmed POST works without JavaScript."""
     dialog = form_session.post("/start", shared_node, reason="new disk")
     assert (dialog.status_code, is_in_maintenance(environment, shared_node)) == (200, False)
     assert "Take <strong>guarded-1</strong> out of service?" in dialog.text
@@ -76,7 +76,7 @@ def test_only_confirmed_form_starts_or_stops_maintenance(
 @proves("OSV-7")
 @pytest.mark.parametrize("confirm", ["", "yes"])
 def test_form_with_unknown_node_gets_404(site: Site, form_session: FormSession, confirm: str) -> None:
-    """OSV-7, NMO-19: A form with an unknown node creates nothing, and the page escapes the node's name."""
+    """OSV-7, NMO-19: a form with an unknown node creates nothing, and the response escapes the node name."""
     for path in ("/start", "/stop"):
         response = form_session.post(path, "<b>no</b>", confirm=confirm)
         assert response.status_code == 404
@@ -86,7 +86,7 @@ def test_form_with_unknown_node_gets_404(site: Site, form_session: FormSession, 
 
 @pytest.mark.slow
 def test_filter_value_that_journal_cannot_store_gets_400(site: Site, postgresql: PostgreSQL, tmp_path: Path) -> None:
-    """X-6: A filter value that the journal cannot store gets status 400; PostgreSQL does not accept NUL in text."""
+    """X-6: a filter value that the journal cannot store gets status 400, such as text with NUL in PostgreSQL."""
     Journal(url := postgresql.create_database()).close()
     kubeconfig = site.environment.cluster.kubeconfig
 
@@ -99,10 +99,10 @@ def test_filter_value_that_journal_cannot_store_gets_400(site: Site, postgresql:
 
 @proves("OSV-7")
 @pytest.mark.parametrize("confirm", ["", "yes"])
-def test_start_of_node_in_maintenance_gets_409(
+def test_start_of_node_under_maintenance_gets_409(
     site: Site, form_session: FormSession, environment: ChainEnvironment, confirm: str
 ) -> None:
-    """OSV-7, NMO-22: Starting the maintenance of a node that is already in maintenance gets status 409."""
+    """OSV-7, NMO-22: starting a maintenance of a node that already has a maintenance gets status 409."""
     node = environment.create_node(f"taken-{confirm or 'not'}")
     path = environment.create_maintenance(node)
     environment.wait_for_state(path)
@@ -118,7 +118,7 @@ def test_start_of_node_in_maintenance_gets_409(
 def test_stop_of_node_without_maintenance_gets_409(
     form_session: FormSession, environment: ChainEnvironment, confirm: str
 ) -> None:
-    """OSV-8: Stopping the maintenance of a node that has none gets status 409, and a manual cordon stays."""
+    """OSV-8: stopping a maintenance of a node without a maintenance gets status 409; a manual cordon is kept."""
     node = environment.create_node(f"cordoned-{confirm or 'not'}")
     environment.cluster.kubectl("cordon", node)
 
@@ -133,7 +133,7 @@ def test_stop_of_node_without_maintenance_gets_409(
 def test_outdated_stop_dialog_does_not_end_newer_maintenance(
     form_session: FormSession, environment: ChainEnvironment
 ) -> None:
-    """OSV-8: An outdated stop dialog does not end a newer maintenance with the same name."""
+    """OSV-8: an outdated stop dialog does not end a newer maintenance with the same name."""
     node = environment.create_node("windowed-1")
     path = environment.create_maintenance(node, name=node)
     environment.wait_for_state(path)
@@ -155,7 +155,7 @@ def test_outdated_stop_dialog_does_not_end_newer_maintenance(
 
 @proves("OSV-8")
 def test_form_with_empty_node_name_changes_nothing(form_session: FormSession, environment: ChainEnvironment) -> None:
-    """OSV-8: A form with an empty node name changes nothing, and the console ignores a node name in a POST's URL."""
+    """OSV-8: a form with an empty node name changes nothing, and node names in the URL of a POST are ignored."""
     node = environment.create_node("unnamed-1")
     path = environment.create_maintenance(node)
     environment.wait_for_state(path)
@@ -175,7 +175,7 @@ def test_form_with_empty_node_name_changes_nothing(form_session: FormSession, en
 def wait_for_maintenance_uid_in_dialog(
     form_session: FormSession, environment: ChainEnvironment, path: str, node: str
 ) -> str:
-    """Wait until the stop dialog contains the maintenance's uid, and return the uid."""
+    """Wait until the stop dialog contains the maintenance's uid, and return this uid."""
     uid = str(environment.client.get(path)["metadata"]["uid"])
     wait_until_ready(
         "the stop dialog", lambda: UID_FIELD.findall(form_session.post("/stop", node).text) == [uid], [], 10
@@ -186,7 +186,7 @@ def wait_for_maintenance_uid_in_dialog(
 def test_start_of_several_nodes_reports_each_failure(
     site: Site, form_session: FormSession, environment: ChainEnvironment, shared_node: str
 ) -> None:
-    """OSV-7: A form with several nodes starts the maintenances of existing nodes, and reports unknown nodes."""
+    """OSV-7: a form with several nodes starts a maintenance of each existing node, and reports the unknown nodes."""
     response = form_session.post("/start", shared_node, "nowhere", confirm="yes")
 
     assert response.status_code == 200
@@ -211,7 +211,7 @@ def test_start_of_several_nodes_reports_each_failure(
 def test_post_from_another_site_gets_403(
     form_session: FormSession, environment: ChainEnvironment, shared_node: str, headers: dict[str, str]
 ) -> None:
-    """OSV-7: A POST from another site is refused even if it contains the cookie and the CSRF token."""
+    """OSV-7: a POST from another site is rejected even if it contains the cookie and the CSRF token."""
     response = form_session.post("/start", shared_node, confirm="yes", headers=headers)
 
     assert response.status_code == 403
@@ -221,7 +221,7 @@ def test_post_from_another_site_gets_403(
 
 @pytest.mark.parametrize("dead_letter_number", ["", "x", "77", "9" * 5000])
 def test_invalid_dead_letter_number_gets_404(form_session: FormSession, dead_letter_number: str) -> None:
-    """X-1: A form with an invalid dead letter number gets status 404, regardless of the value."""
+    """X-1: a form with an invalid number of a dead letter gets status 404."""
     response = form_session.post("/dead-letters/redrive", letter=dead_letter_number, confirm="yes")
 
     assert response.status_code == 404
@@ -232,7 +232,7 @@ def test_invalid_dead_letter_number_gets_404(form_session: FormSession, dead_let
 def test_post_without_csrf_token_gets_403(
     site: Site, form_session: FormSession, environment: ChainEnvironment, shared_node: str, token: str
 ) -> None:
-    """OSV-7: A POST without the form's CSRF token or without the cookie is refused."""
+    """OSV-7: a POST without the form's CSRF token or without the cookie is rejected."""
     form_fields = {"node": shared_node, "confirm": "yes", "csrf": form_session.token}
 
     assert form_session.post("/start", shared_node, confirm="yes", csrf=token).status_code == 403
@@ -241,7 +241,7 @@ def test_post_without_csrf_token_gets_403(
 
 
 def test_unknown_host_name_gets_400(site: Site) -> None:
-    """Check that the console refuses requests with an unknown host name.
+    """Check that the console rejects requests with an unknown host name.
 
     On a loopback address, the console acts for every caller, which a DNS rebinding attack could otherwise exploit.
     """
@@ -249,7 +249,7 @@ def test_unknown_host_name_gets_400(site: Site) -> None:
 
 
 def test_every_response_has_security_headers(site: Site) -> None:
-    """Check that the headers permit only the console's own scripts and styles, no frames, and a protected cookie."""
+    """Check the security headers: no third-party scripts or styles, no frames, and a protected cookie."""
     for path in ("/nodes", "/events", "/nodes/none", "/static/console.js"):
         headers = requests.get(site.build_url(path), timeout=10).headers
         assert "default-src 'none'; script-src 'self'; style-src 'self';" in headers["Content-Security-Policy"]
@@ -263,7 +263,7 @@ def test_every_response_has_security_headers(site: Site) -> None:
 
 @pytest.fixture(scope="module")
 def token_console(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Yield a console configured as in a cluster: other hosts can reach the console, and callers send bearer tokens.
+    """Yield a console configured as in a cluster: it listens on all addresses, and callers send bearer tokens.
 
     The console's own ServiceAccount may only view nodes and maintenances.
     """
@@ -279,7 +279,7 @@ def token_console(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def test_caller_without_view_permission_gets_error_and_no_data(
     token_console: Site, environment: ChainEnvironment, shared_node: str, path: str
 ) -> None:
-    """OSV-7: A caller without view permissions gets an error that names the missing permission, and no data."""
+    """OSV-7: a caller without view permissions gets no data, and the error names the missing permission."""
     anonymous, unprivileged = (
         get_page(token_console, path),
         get_page(token_console, path, build_auth_header(environment, UNPRIVILEGED)),
@@ -295,7 +295,7 @@ def test_caller_without_view_permission_gets_error_and_no_data(
 
 @proves("OSV-7", "OSV-14")
 def test_viewer_cannot_start_maintenance(token_console: Site, environment: ChainEnvironment, shared_node: str) -> None:
-    """OSV-7, OSV-14: A caller who may only view sees the page, but the API server denies the action."""
+    """OSV-7, OSV-14: a caller who may only view sees the page, but the API server denies the action."""
     headers = build_auth_header(environment, VIEWER)
 
     assert shared_node in get_page(token_console, "/nodes", headers).text
@@ -306,7 +306,7 @@ def test_viewer_cannot_start_maintenance(token_console: Site, environment: Chain
 
 
 def test_actions_use_identity_of_token(token_console: Site, environment: ChainEnvironment) -> None:
-    """Check that the API server's audit log contains the token's user, not the console's account."""
+    """Check that the API server's audit log contains the user of the token, not the console's ServiceAccount."""
     node = environment.create_node("bearer-1")
 
     assert (
@@ -334,7 +334,7 @@ def test_identity_headers_are_ignored_if_no_proxy_is_configured(token_console: S
 
 @pytest.mark.slow
 def test_health_endpoints_accept_any_host_name(site: Site, tmp_path: Path) -> None:
-    """Check that a console with `--host` allows any host name in health checks, but only its own in other requests.
+    """Check that health checks accept any host name, but other requests only the configured ones.
 
     Kubelets use the pod's IP address.
     """
@@ -352,7 +352,7 @@ FAST_TIMEOUT_PROGRAM = (
     "Worker.request_timeout_seconds = Worker.response_timeout_seconds = 1.0; "
     "from console.cli import main; main()"
 )
-"""Script that runs the console with shorter timeouts."""
+"""Python script that runs the console with shorter timeouts."""
 PARTIAL_FORM_REQUEST = b"POST /start HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000\r\n"
 PARTIAL_FORM_REQUEST += b"Content-Type: application/x-www-form-urlencoded\r\n\r\nn"
 
@@ -360,7 +360,7 @@ PARTIAL_FORM_REQUEST += b"Content-Type: application/x-www-form-urlencoded\r\n\r\
 @pytest.mark.slow
 @pytest.mark.parametrize("partial_request", [b"G", PARTIAL_FORM_REQUEST], ids=["request line", "form"])
 def test_incomplete_requests_time_out(site: Site, tmp_path: Path, partial_request: bytes) -> None:
-    """X-6: Incomplete requests that occupy all threads time out, and the console responds again."""
+    """X-6: incomplete requests that occupy all threads time out, after which the console responds again."""
     console = WebConsole(site.environment.cluster, tmp_path)
     console.server.command[:3] = [sys.executable, "-c", FAST_TIMEOUT_PROGRAM]
     with console, ExitStack() as exit_stack:
@@ -374,9 +374,9 @@ def test_incomplete_requests_time_out(site: Site, tmp_path: Path, partial_reques
 def test_replica_accepts_form_of_another_replica(
     site: Site, form_session: FormSession, environment: ChainEnvironment, shared_node: str, tmp_path: Path
 ) -> None:
-    """Check that a replica of the console accepts a form that another replica has rendered.
+    """Check that one replica of the console accepts a form that another replica has rendered.
 
-    During a drain, two pods may serve the same address, so a form may reach the other pod.
+    During a drain, a Service may route the form to the other replica.
     """
     with WebConsole(environment.cluster, tmp_path) as second_console:
         form_session.site = Site(environment, second_console)
@@ -387,7 +387,7 @@ def test_replica_accepts_form_of_another_replica(
 
 
 def test_address_in_use_is_one_line_error(site: Site) -> None:
-    """X-6: An address that is in use is a one-line error with a remedy, and the command does not print a URL."""
+    """X-6: if the address is already in use, the command prints one line with a remedy instead of a URL."""
     address = site.console.url.removeprefix("http://")
     arguments = ["console", "--kubeconfig", str(site.environment.cluster.kubeconfig), "--listen", address]
 

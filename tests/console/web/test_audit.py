@@ -39,7 +39,7 @@ IDENTIFICATION_MODES: dict[
         lambda environment: {USER_HEADER: VIEWER, SECRET_HEADER: SECRET},
     ),
 }
-"""Identification mode → functions that build the headers of a user who may act, and of a user who may only view."""
+"""Identification mode → functions that build the headers of an authorized user, and of a read-only user."""
 DIGEST_FIELD = re.compile(r'name="digest" value="([^"]+)"')
 USER_NAMES = {"token": "admin", "proxy": "boss"}
 
@@ -53,7 +53,7 @@ def environment(site: Site) -> ChainEnvironment:
 def mode_and_console(
     request: pytest.FixtureRequest, site: Site, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, Site]]:
-    """Yield an identification mode and a console that uses it."""
+    """Yield each identification mode, and a console that uses this mode."""
     folder, cluster = tmp_path_factory.mktemp(request.param), site.environment.cluster
     secret = folder / "secret"
     secret.write_text(SECRET)
@@ -68,7 +68,7 @@ def mode_and_console(
 
 @pytest.mark.slow
 def test_each_action_is_logged_as_one_line(mode_and_console: tuple[str, Site], environment: ChainEnvironment) -> None:
-    """Check that each action, done or refused, is logged in one line with the user and the client's address."""
+    """Check that each action, whether allowed or denied, is logged in one line with user and client address."""
     mode, site = mode_and_console
     actor_headers, viewer_headers = (headers(environment) for headers in IDENTIFICATION_MODES[mode])
     node = environment.create_node(f"audited-{mode}")
@@ -124,7 +124,7 @@ def test_loopback_console_logs_kubeconfig_user(site: Site, environment: ChainEnv
 def test_redrive_is_logged_after_delivery(site: Site, receiver: Receiver, tmp_path: Path) -> None:
     """Check that a redrive is logged after the delivery, with one line per dead letter.
 
-    Each line has the function's response, or the reason why no function was called.
+    Each line contains the function's response, or the reason why no function was called.
     """
     url, file = f"{receiver.url}/cordon", tmp_path / "journal.db"
     responses = {"1": Response(400, body=b"no such thing"), "2": Response(500, body=b"away"), "3": Response(200)}
@@ -162,7 +162,7 @@ def test_redrive_is_logged_after_delivery(site: Site, receiver: Receiver, tmp_pa
 
 
 def test_outcome_for_node_is_logged_while_actions_on_other_nodes_continue() -> None:
-    """X-6: The outcome for a node is logged immediately, because the console may be killed during the other actions."""
+    """X-6: the outcome for a node is logged immediately, because the console may be killed during the other actions."""
     logged_names: list[str] = []
 
     async def act_on_two_nodes() -> None:
@@ -184,7 +184,7 @@ def test_outcome_for_node_is_logged_while_actions_on_other_nodes_continue() -> N
 
 
 def test_forged_request_is_logged(mode_and_console: tuple[str, Site]) -> None:
-    """Check that a forged request is logged without a user name, and that its fields cannot forge log lines."""
+    """Check that a forged request is logged without a user name, and that its fields cannot inject log lines."""
     _, console_site = mode_and_console
     forged_fields = {"node": 'x"}\n{"logger": "audit"', "confirm": "yes"}
 
@@ -196,10 +196,10 @@ def test_forged_request_is_logged(mode_and_console: tuple[str, Site]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "expected_status"), [(500, 403), (5000, 400)])
-def test_refused_request_with_many_nodes_causes_few_api_requests_and_log_lines(
+def test_rejected_request_with_many_nodes_causes_few_api_requests_and_log_lines(
     site: Site, environment: ChainEnvironment, tmp_path: Path, count: int, expected_status: int
 ) -> None:
-    """X-6: A refused request with many node names causes a constant number of API requests and log lines."""
+    """X-6: a rejected request with many node names causes a constant number of API requests and log lines."""
 
     def count_self_subject_reviews() -> int:
         entries = [

@@ -1,4 +1,4 @@
-"""Tests for the cached results that decide which optional pages the navigation has."""
+"""Tests for the cached checks that determine which optional pages the navigation contains."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from localcluster.cluster import LocalCluster
 from localcluster.processes import wait_until_ready
 
 
-def test_checks_without_response_delay_a_page_only_for_a_moment(installed_cluster: LocalCluster) -> None:
-    """Check that a page waits once for all checks together, however many of them get no response."""
+def test_unanswered_checks_delay_page_only_once(installed_cluster: LocalCluster) -> None:
+    """Check that a page waits only once for all checks together, even if none of them gets a response."""
 
     async def never_end(_api: Api) -> bool:
         await asyncio.Event().wait()
@@ -38,10 +38,10 @@ def test_checks_without_response_delay_a_page_only_for_a_moment(installed_cluste
     assert results == [True] * len(names) + [False]
 
 
-def test_late_result_of_slow_api_server_is_shown_later(
+def test_late_result_of_check_is_shown_on_later_page(
     installed_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that a page does not cancel a check that takes longer than the page waits, and repeats no running check."""
+    """Check that a check continues after the page has stopped waiting for it, and that it is not started twice."""
     monkeypatch.setattr(context, "AVAILABILITY_TTL_SECONDS", 0.0)
     monkeypatch.setattr(context, "AVAILABILITY_WAIT_SECONDS", 0.05)
     is_released, calls = threading.Event(), list[str]()

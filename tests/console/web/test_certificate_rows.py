@@ -1,4 +1,4 @@
-"""Tests for the rows of the page about certificates."""
+"""Tests for the rows of the console's page about certificates."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ NOW = datetime(2026, 1, 11, tzinfo=timezone.utc)
 
 
 def build_entry(component: str, secret: str, **days: int) -> dict[str, Any]:
-    """Build an entry whose dates are given in days before or after `NOW`."""
+    """Build a certificate entry; `days` are the distances of its dates from `NOW`."""
     dates = {name: format_time(NOW + timedelta(days=offset)) for name, offset in days.items()}
     return {"component": component, "secret": secret, "begins": "", "ends": "", "renewal": "", **dates}
 
 
-def test_lifetime_is_shown_in_percent() -> None:
-    """Check the elapsed part of the lifetime and the position of the renewal, and that both need valid dates."""
+def test_row_shows_elapsed_lifetime_in_percent() -> None:
+    """Check the elapsed part of the lifetime and the position of the renewal, which both need valid dates."""
     rows = build_rows(
         [
             build_entry("ours", "current", begins=-10, renewal=10, ends=30),
@@ -38,8 +38,8 @@ def test_lifetime_is_shown_in_percent() -> None:
     ]
 
 
-def test_ca_is_the_first_row_of_its_component() -> None:
-    """Check that rows are grouped by component, and that the CA comes before the servers."""
+def test_ca_is_first_row_of_its_component() -> None:
+    """Check that rows are grouped by component, and that the CA precedes the serving certificates."""
     names = (("cdi", "a"), ("cdi", "cdi-certificate-authority"), ("ours", "validate"))
 
     groups = group_by_component(build_rows([build_entry(*name) for name in names], NOW))

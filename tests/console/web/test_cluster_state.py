@@ -1,4 +1,4 @@
-"""Tests for the rate at which the console publishes changes, and for what pages share."""
+"""Tests for the rate limit of published changes, and for results that several pages share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONG_SECONDS = 3600.0
 
 
 def test_requests_within_interval_share_one_call() -> None:
-    """Check that the first request causes a call at once, and that all later ones cause one call after the interval."""
+    """Check that the first request causes a call immediately, and all later ones cause one call after the interval."""
 
     async def request_calls() -> list[float]:
         loop = asyncio.get_running_loop()
@@ -35,8 +35,8 @@ def test_requests_within_interval_share_one_call() -> None:
     assert calls[1] - calls[0] >= 0.05
 
 
-def test_outstanding_call_is_made_when_watches_end() -> None:
-    """Check that a call that waits for the end of its interval is made when the watches end, and only once."""
+def test_pending_call_is_made_when_watches_end() -> None:
+    """Check that a pending call is made once when the watches end, without waiting for the end of its interval."""
 
     async def close_early() -> int:
         calls: list[str] = []
@@ -52,8 +52,8 @@ def test_outstanding_call_is_made_when_watches_end() -> None:
     assert asyncio.run(close_early()) == 2
 
 
-def test_result_is_built_once_for_all_threads_that_show_a_state() -> None:
-    """Check that concurrent threads share one result for each key, and that a newer state has results of its own."""
+def test_result_for_state_is_built_once_for_all_threads() -> None:
+    """Check that concurrent threads share one result per key, and that a newer state gets new results."""
     state, barrier, calls = ClusterState(), Barrier(4), list[str]()
 
     def build() -> int:

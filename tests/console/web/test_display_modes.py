@@ -1,4 +1,4 @@
-"""Tests for every page in light, dark and phone display modes: accessibility, layout, browser errors and speed.
+"""Tests for every page in light, dark and phone display mode: accessibility, layout, browser errors and speed.
 
 `make screenshots` runs these tests to write the screenshots in docs/screenshots.
 """
@@ -41,10 +41,10 @@ STATIC_PAGES = (
     *("home", "nodes", "window", "node", "node-crowded", "node-drained", "node-returned", "timeline"),
     *("event", "events", "dead-letters", "error"),
 )
-"""The pages and dialogs of the parametrized tests; further tests open the menu of a row."""
+"""The pages and dialogs of the parametrized tests; separate tests open a row's menu."""
 PAGE_PATHS = {"home": "/", "events": "/events", "dead-letters": "/dead-letters", "error": "/nodes/no-such-node"}
 NODES_OF_PAGES = {"node-crowded": 7, "node-drained": 1, "node-returned": 4}
-"""Page name → index of the node: one with fifteen blocked pods, one that is drained, one that was returned."""
+"""Page name → index of the page's node: a node with fifteen blocked pods, a drained node, or a restored node."""
 MIN_CHECKBOX_PIXELS, MIN_TARGET_PIXELS = 16, 24
 """Minimum size in pixels of a checkbox, and of a pointer target (WCAG 2.5.8)."""
 OVERFLOW_SELECTOR = ", ".join(
@@ -57,9 +57,9 @@ OVERFLOW_SELECTOR = ", ".join(
 PLOT_WIDTHS_SCRIPT = """
   return [".plot", ".plot svg"].map(selector => document.querySelector(selector).getBoundingClientRect().width);
 """
-"""Script that returns the width of the timeline's visible part, and the width of the whole timeline."""
+"""Python constant with a script that returns the width of the timeline's visible part, and of the whole timeline."""
 NODE_COUNT, NODE_PARTS = 1000, 8
-"""Number of nodes, and number of parts in which a test deletes them."""
+"""Number of nodes, and number of batches in which a test deletes them."""
 PAINT_MILLISECONDS = 1000
 
 
@@ -118,7 +118,7 @@ def open_page(browser: Browser, page: str, names: list[str]) -> None:
     if page in ("nodes", "menu", "window"):
         browser.open("/nodes", q="rack-")
     if page == "menu":
-        measure_box(browser, f"#{build_html_id(names[4])} summary")  # `measure_box` scrolls to the button
+        measure_box(browser, f"#{build_html_id(names[4])} summary")  # `measure_box` scrolls to the button.
         browser.open_menu(names[4])
     if page == "window":
         for name in names[4:7]:
@@ -146,7 +146,7 @@ def open_page(browser: Browser, page: str, names: list[str]) -> None:
 def browser_page_and_mode(
     request: pytest.FixtureRequest, chrome_driver: Chrome, site: Site, nodes_in_all_states: list[str]
 ) -> tuple[Browser, str, str]:
-    """Return a browser that shows a page in a display mode, the page's name, and the display mode.
+    """Return a browser that shows a page in a display mode, the page's name, and the name of the display mode.
 
     The page is loaded once for all tests with the same parameters.
     """
@@ -163,7 +163,7 @@ def browser_page_and_mode(
 def build_parameters(pages: Iterable[str], display_modes: Iterable[str]) -> list[ParameterSet]:
     """Build the parameters for each page in each display mode.
 
-    pytest runs tests with the same parameter in succession only if its position is the same in all parameter lists.
+    pytest groups tests by parameter only if the parameter has the same index in all parameter lists.
     """
     return [
         pytest.param(combination, id="-".join(combination)) for combination in itertools.product(pages, display_modes)
@@ -190,7 +190,7 @@ def find_axe_violations(browser: Browser) -> list[str]:
     scope="module",
 )
 def test_page_is_accessible_and_fits_window(browser_page_and_mode: tuple[Browser, str, str]) -> None:
-    """Check that axe finds no serious violations, the page fits the window, and the browser reports no errors."""
+    """Check that axe finds no serious violations, the page fits into the window, and the browser reports no errors."""
     browser, page, display_mode = browser_page_and_mode
 
     assert find_axe_violations(browser) == []
@@ -235,7 +235,7 @@ def test_two_digit_numbers_fit_into_row(browser: Browser, nodes_in_all_states: l
 def test_timeline_fills_width_and_can_be_zoomed(
     browser: Browser, nodes_in_all_states: list[str], display_mode: str
 ) -> None:
-    """Check that the timeline fills its panel, that its labels are clock times, and that zoom works by keyboard."""
+    """Check that the timeline fills its panel, that its labels are clock times, and that the keyboard zooms it."""
     size, is_dark = ALL_DISPLAY_MODES[display_mode]
     browser.emulate_display(size, is_dark=is_dark)
     browser.open(f"/nodes/{nodes_in_all_states[1]}")
@@ -254,7 +254,7 @@ def test_timeline_fills_width_and_can_be_zoomed(
 
 
 def test_command_is_copied(browser: Browser, nodes_in_all_states: list[str]) -> None:
-    """OSV-13: The button next to a remedy's command copies the command."""
+    """OSV-13: the button next to a remedy's command copies the command."""
     browser.open(f"/nodes/{nodes_in_all_states[0]}")
     command = browser.get_text(".remedy code")
     assert command.startswith("kubectl -n ")
@@ -275,12 +275,12 @@ def test_command_is_copied(browser: Browser, nodes_in_all_states: list[str]) -> 
 def test_row_menu_is_readable(
     browser: Browser, nodes_in_all_states: list[str], display_mode: str, node_index: int, item_count: int
 ) -> None:
-    """OSV-7: The menu of a row is readable, inside the window and on top; the node's page has the same menu."""
+    """OSV-7: a row's menu is readable, inside the window and on top; the node's page has the same menu."""
     size, is_dark = ALL_DISPLAY_MODES[display_mode]
     browser.emulate_display(size, is_dark=is_dark)
     browser.open("/nodes", q="rack-")
     row = f"#{build_html_id(nodes_in_all_states[node_index])}"
-    measure_box(browser, f"{row} summary")  # `measure_box` scrolls to the button
+    measure_box(browser, f"{row} summary")  # `measure_box` scrolls to the button.
     assert len(browser.open_menu(nodes_in_all_states[node_index])) == item_count
     check_menu_layout(browser, f"{row} summary", f"{row}-offers")
 
@@ -319,7 +319,7 @@ def check_menu_layout(browser: Browser, button: str, menu: str) -> None:
 def test_checkbox_is_visible_and_clickable(
     browser: Browser, nodes_in_all_states: list[str], page: str, selector: str, display_mode: str
 ) -> None:
-    """Check that the checkbox is square, and that a click at its center selects it."""
+    """Check that a row's checkbox is square, and that a click at its center selects it."""
     size, is_dark = ALL_DISPLAY_MODES[display_mode]
     browser.emulate_display(size, is_dark=is_dark)
     browser.open(page)
@@ -355,8 +355,8 @@ def browser_with_many_nodes(browser: Browser, site: Site) -> Iterator[Browser]:
     browser.open("/nodes", q="many-1000")
     browser.wait_until(lambda: int(browser.get_text("#count-all")) >= NODE_COUNT)
     yield browser
-    browser.driver.get("about:blank")  # an open page would be updated after each deletion of a node
-    for part in range(NODE_PARTS):  # A request for all of them could exceed the client's time limit.
+    browser.driver.get("about:blank")  # An open page would be updated after each deletion of a node.
+    for part in range(NODE_PARTS):  # A single request for all nodes could exceed the client's timeout.
         query = {"labelSelector": f"crowd={part}"}
         site.environment.client.run(site.environment.client.api.request("DELETE", NODES_PATH, query=query))
 
@@ -365,7 +365,7 @@ def browser_with_many_nodes(browser: Browser, site: Site) -> Iterator[Browser]:
 def test_1000_nodes_are_painted_within_a_second_and_updated(
     browser_with_many_nodes: Browser, site: Site, nodes_in_all_states: list[str]
 ) -> None:
-    """Check the time of the first paint of 1,000 nodes in the browser, and that a change appears without a reload."""
+    """Check that the browser paints 1,000 nodes within a second, and shows a change without a reload."""
     environment, browser = site.environment, browser_with_many_nodes
     browser.open("/nodes")
 
@@ -382,7 +382,7 @@ def test_1000_nodes_are_painted_within_a_second_and_updated(
 
 
 def create_nodes(environment: ChainEnvironment, count: int) -> None:
-    """Create Node objects that no simulated kubelet manages."""
+    """Create Node objects that kwok does not manage."""
     metadata_list = [
         {"name": f"many-{index}", "labels": {"crowd": str(index % NODE_PARTS)}} for index in range(1, count + 1)
     ]

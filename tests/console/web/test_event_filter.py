@@ -1,4 +1,4 @@
-"""Tests for the filter of the list of events, as the page's URL contains it."""
+"""Tests for the filter of the list of events, which the page's URL contains."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from eventing.events import NODE_DRAINED
 
 
 def test_filter_has_the_same_fields_after_a_round_trip_through_the_url() -> None:
-    """Check that the URL of a filter's page contains all fields that are set, and only these."""
+    """Check that the URL of a filter contains exactly the fields that are set."""
     query = {"node": "a", "type": NODE_DRAINED, "since": "1h", "failed": "yes", "view": "time"}
 
     assert EventFilter.from_query({**query, "maintenance": "  ", "unknown": "x"}).as_query() == query
@@ -19,7 +19,7 @@ def test_filter_has_the_same_fields_after_a_round_trip_through_the_url() -> None
 
 
 def test_query_of_filter_selects_the_newest_matching_events() -> None:
-    """Check that all fields of the filter apply to the query of the journal."""
+    """Check that the query of the journal uses all fields of the filter."""
     query = EventFilter(node="a", maintenance="m", type=NODE_DRAINED, since="1h", failed=True).build_query()
 
     assert (query.node, query.maintenance, query.types, query.failed) == ("a", "m", (NODE_DRAINED,), True)

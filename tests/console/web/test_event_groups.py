@@ -1,4 +1,4 @@
-"""Tests for the groups of recorded events, and for which events count as failed."""
+"""Tests for the grouping of recorded events, and for the events that count as failed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def build_other_entry(seq: int) -> Entry:
 
 
 def test_events_are_grouped_by_object_and_groups_with_newest_events_come_first() -> None:
-    """Check that the groups keep the order of the events, and that events about no object come last."""
+    """Check that groups keep the order of their events, and that events about no object are in the last group."""
     tick = Entry(5, build_time(5), CloudEvent({"id": "tick", "source": "/tick", "type": events.TICK}, {}))
     entries = [tick, build_other_entry(4), build_entry(3, events.NODE_TAINTED, "taint", 3), build_other_entry(2)]
 
@@ -38,7 +38,7 @@ def test_events_are_grouped_by_object_and_groups_with_newest_events_come_first()
 
 
 def test_group_counts_events_of_idle_ticks_without_listing_them() -> None:
-    """Check that the events of ticks that changed nothing are only counted."""
+    """Check that events of idle ticks, which changed nothing, are only counted."""
     idle = build_entry(2, events.NODE_TAINTED, "resync", 2, "evict")
 
     (group,) = group_by_object([idle, build_entry(1, events.NODE_TAINTED, "taint", 1, "evict")])
@@ -48,7 +48,7 @@ def test_group_counts_events_of_idle_ticks_without_listing_them() -> None:
 
 
 def test_event_is_failed_unless_a_later_attempt_of_the_same_function_succeeded() -> None:
-    """Check that a retried event is not failed, and that a dead letter and a failure event are."""
+    """Check that dead letters and failure events count as failed, but events with a successful retry do not."""
     failed = build_entry(1, events.NODE_TAINTED, "taint", 1, "evict", "status", status=503)
     event = failed.event
     retries = [

@@ -79,7 +79,7 @@ def test_timeline_shows_lanes_and_event_details(browser: Browser, site: Site, dr
 
 
 def test_dry_replay_shows_recorded_and_new_response(browser: Browser, site: Site, drained_node: str) -> None:
-    """Check that a replay shows each function's recorded and new response, and causes only dry-run writes."""
+    """Check that a dry replay shows each function's recorded and new response, and causes only dry-run writes."""
     open_complete_timeline(browser, site, drained_node)
     writes_before = len(site.environment.list_product_writes())
     browser.open_event("node.cordoned")
@@ -93,7 +93,7 @@ def test_dry_replay_shows_recorded_and_new_response(browser: Browser, site: Site
 
 
 def test_events_page_filters_by_node_type_and_failure(browser: Browser, site: Site, drained_node: str) -> None:
-    """Check that the page has the same filters as the command line, and that an invalid time is an error."""
+    """Check that the events page has the same filters as the command line, and reports an invalid time."""
     open_complete_timeline(browser, site, drained_node)
     (maintenance,) = site.environment.client.list(MEDIK8S.path, field_selector=f"spec.nodeName={drained_node}")["items"]
 
@@ -112,7 +112,7 @@ def test_events_page_filters_by_node_type_and_failure(browser: Browser, site: Si
 def test_dead_letter_shows_reason_and_is_redriven_after_confirmation(
     browser: Browser, site: Site, drained_node: str
 ) -> None:
-    """Check that a dead letter is shown with its reason, and is redriven only after a confirmation."""
+    """Check that a dead letter is shown with its reason, and that it is redriven only after a confirmation."""
     journal = Journal(site.environment.product.journal)
     (begun_entry,) = journal.select(Query(node=drained_node, types=("dev.nodemaintenance.maintenance.begun",)))
     message = encode_binary(begun_entry.event)
@@ -134,7 +134,7 @@ def test_dead_letter_shows_reason_and_is_redriven_after_confirmation(
     assert "503" in browser.get_text("tbody")
     browser.wait_for_element("tbody form button").click()
     assert "Redrive this event?" in browser.wait_for_dialog()
-    # The dialog does not deliver the dead letter until the user confirms.
+    # The console delivers the dead letter only after the user has confirmed the dialog.
     assert not any(attempt.replay for attempt in journal.select(query)[0].attempts)
     browser.wait_for_element("dialog[open] .buttons button").click()
     browser.wait_until(lambda: "Redriven" in browser.wait_for_dialog())
@@ -147,7 +147,7 @@ def test_dead_letter_shows_reason_and_is_redriven_after_confirmation(
 
 @pytest.mark.slow
 def test_open_dead_letters_are_listed_before_redriven_dead_letters(site: Site, tmp_path: Path) -> None:
-    """X-6: Open dead letters are listed first, and the page states whether it omits older dead letters."""
+    """X-6: open dead letters are listed first, and the page states whether it omits older dead letters."""
     file, attempted_at = tmp_path / "journal.db", datetime.now(timezone.utc)
     with closing(Journal(file)) as journal:
         for number in range(230):
@@ -173,9 +173,9 @@ def test_open_dead_letters_are_listed_before_redriven_dead_letters(site: Site, t
 
 @pytest.mark.slow
 def test_console_waits_for_journal_and_never_creates_it(site: Site, tmp_path: Path) -> None:
-    """X-6: The console waits for a journal that does not exist yet, and never creates it; only `record` does.
+    """X-6: the console waits for a journal that does not exist yet, and never creates it; only `record` does.
 
-    The pages show the journal once it exists, and only the new journal after its file was replaced.
+    The pages show the journal once it exists. After its file was replaced, they show only the new journal.
     """
     file = tmp_path / "journal.db"
     with WebConsole(site.environment.cluster, tmp_path, "--journal", file) as console:
@@ -194,7 +194,7 @@ def test_console_waits_for_journal_and_never_creates_it(site: Site, tmp_path: Pa
 
 
 def test_form_does_not_redrive_dead_letter_of_replaced_journal(site: Site, receiver: Receiver, tmp_path: Path) -> None:
-    """X-6: A form does not redrive a different dead letter that has the same number in a replaced journal."""
+    """X-6: a form does not redrive a different dead letter that has the same number in a replaced journal."""
     file, client = tmp_path / "journal.db", SyncClient(str(site.environment.cluster.kubeconfig))
     with closing(client), closing(Journal(file, create=False, defer_not_ready=True)) as journal:
         identify = identify_by_kubeconfig(client.api)
@@ -221,7 +221,7 @@ def test_form_does_not_redrive_dead_letter_of_replaced_journal(site: Site, recei
 
 
 def test_discarded_dead_letter_is_closed_and_names_user(site: Site, receiver: Receiver, tmp_path: Path) -> None:
-    """X-6: The dialog of a redrive discards a dead letter instead, which delivers nothing and records the user."""
+    """X-6: a dead letter can be discarded in the redrive dialog, which delivers nothing and records the user."""
     client = SyncClient(str(site.environment.cluster.kubeconfig))
     with closing(client), closing(Journal(tmp_path / "journal.db")) as journal:
         event = CloudEvent({"id": "1", "source": "/s", "type": MAINTENANCE_BEGUN}, {})
@@ -245,7 +245,7 @@ def test_discarded_dead_letter_is_closed_and_names_user(site: Site, receiver: Re
 
 
 def test_environment_values_of_event_are_redacted(site: Site) -> None:
-    """Check that environment values in a recorded MutexRule are redacted, because viewers may not read them."""
+    """Check that environment variables in a recorded MutexRule are redacted, because viewers may not read them."""
     env = [{"name": "TOKEN", "value": "hunter-of-two"}]
     attributes = {"id": "rule-1", "source": "/apis", "type": RESOURCE_ADDED, "kind": "MutexRule"}
     with closing(Journal(site.environment.product.journal)) as journal:
@@ -260,7 +260,7 @@ def test_environment_values_of_event_are_redacted(site: Site) -> None:
 
 @pytest.mark.slow
 def test_large_events_are_listed_within_memory_limit(site: Site) -> None:
-    """X-6: Listing large events uses only a fraction of the memory that their parsed data would use."""
+    """X-6: listing large events takes only a fraction of the memory that the parsed events would need."""
     with closing(Journal(site.environment.product.journal)) as journal:
         for number in range(12):
             attributes = {"id": f"large-{number}", "source": "/large", "type": "large"}

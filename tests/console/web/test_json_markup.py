@@ -1,4 +1,4 @@
-"""Tests for JSON as HTML with a color for each kind of token."""
+"""Tests for JSON rendered as HTML, with a color for each kind of token."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def remove_tags(html: str) -> str:
     return unescape(TAG_PATTERN.sub("", html))
 
 
-def test_each_kind_of_token_has_its_own_class() -> None:
-    """Check that keys, texts, numbers and constants have different classes, also inside of a text."""
+def test_each_kind_of_token_has_its_own_css_class() -> None:
+    """Check that keys, strings, numbers and constants have different CSS classes, even if a string contains JSON."""
     html = color_json(json.dumps({"a": ["b", -1.5e3, True, None], "c: 1": 'd "e": 2'}, indent=1))
 
     tokens = re.findall(r'<span class="json-(\w+)">([^<]*)</span>', html)
@@ -29,8 +29,8 @@ def test_each_kind_of_token_has_its_own_class() -> None:
 
 
 @pytest.mark.parametrize("value", ["<script>alert(1)</script>", "</span><img src=x>", 'a"b\\', "é\u2028&amp;", {}, []])
-def test_text_is_escaped_and_unchanged(value: object) -> None:
-    """Check that a browser shows exactly the JSON text, and creates no element from the text."""
+def test_json_text_is_escaped_and_unchanged(value: object) -> None:
+    """Check that a browser shows exactly the JSON text, and that the text creates no HTML elements."""
     text = json.dumps({"key": value}, indent=2, ensure_ascii=False)
     html = str(color_json(text))
 
@@ -38,8 +38,8 @@ def test_text_is_escaped_and_unchanged(value: object) -> None:
     assert "<" not in TAG_PATTERN.sub("", html)
 
 
-def test_very_long_text_has_no_elements() -> None:
-    """Check that a text with too many tokens for a browser is only escaped."""
+def test_very_long_json_has_no_markup() -> None:
+    """Check that JSON with too many tokens for a browser is only escaped, without markup."""
     text = json.dumps([1] * MAX_COLORED_CHARACTERS)
 
     assert str(color_json(text)) == text

@@ -1,4 +1,4 @@
-"""Tests for the steps of a maintenance on the node's page."""
+"""Tests for the list of a maintenance's steps on the node's page."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ DRAINED_CONDITION = {"type": "Drained", "status": "True", "lastTransitionTime": 
     ],
     ids=["begins", "cordoned", "evicting", "blocked", "step failed", "drained", "no node"],
 )
-def test_first_open_step_is_marked(
+def test_first_unfinished_step_is_marked(
     node: NodeFacts | None, status: dict[str, Any] | None, expected_states: str, expected_label: str
 ) -> None:
-    """OSV-9: The first step that is not done is marked as current, blocked or failed, and the pods are counted."""
+    """OSV-9: the first unfinished step is marked as current, blocked or failed, and shows the number of pods."""
     steps = build_steps(make_maintenance(status), node)
 
     assert " ".join(step.state for step in steps) == expected_states
@@ -72,7 +72,7 @@ def test_last_step_is_failed_if_node_cannot_be_restored() -> None:
 
 
 def test_completed_steps_have_times_of_conditions() -> None:
-    """Check that completed steps have the times of the conditions, and blocked steps the number of blocked pods."""
+    """Check that completed steps show the times of their conditions, and blocked steps the number of blocked pods."""
     conditions = [CORDONED_CONDITION, DRAINED_CONDITION]
 
     drained = build_steps(make_maintenance({"phase": "Succeeded", **COUNTS, "conditions": conditions}), TAINTED_NODE)

@@ -1,4 +1,4 @@
-"""Tests for starting, following and stopping maintenances in a real browser (OSV-7 to OSV-9)."""
+"""Tests for starting, watching and stopping maintenances in a real browser (OSV-7 to OSV-9)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def list_maintenances(environment: ChainEnvironment, node: str) -> list[dict[str
 
 @proves("OSV-7")
 def test_maintenance_is_started_on_page_of_node(browser: Browser, environment: ChainEnvironment) -> None:
-    """OSV-7: *Actions › Start Maintenance* on the node's page opens the dialog, whose button has the same words."""
+    """OSV-7: *Actions › Start Maintenance* on a node's page opens a dialog, whose button has the same text."""
     (node,) = create_nodes(environment, "paged")
     browser.open_nodes(node)
     browser.wait_for_element(f"#{build_html_id(node)} th a").click()
@@ -45,7 +45,7 @@ def test_maintenance_is_started_on_page_of_node(browser: Browser, environment: C
     assert "Take paged-1 out of service?" in dialog
     assert "no pods to evict" in dialog
     assert browser.get_text("dialog[open] .buttons button") == "Start Maintenance"
-    assert list_maintenances(environment, node) == []  # The dialog changes nothing until the user confirms.
+    assert list_maintenances(environment, node) == []  # Nothing is created before the confirmation.
     browser.confirm_dialog("new disk")
 
     browser.wait_until(lambda: "Succeeded" in browser.get_text("main"))
@@ -57,7 +57,7 @@ def test_maintenance_is_started_on_page_of_node(browser: Browser, environment: C
 
 @proves("OSV-7", "OSV-8")
 def test_maintenance_of_one_node_is_started_and_stopped(browser: Browser, environment: ChainEnvironment) -> None:
-    """OSV-7, OSV-8: A user starts and stops a maintenance with the menu, and the row is updated without a reload."""
+    """OSV-7, OSV-8: a user starts and stops a maintenance in the row's menu, and the row is updated live."""
     (node,) = create_nodes(environment, "solo")
     environment.create_pods(node, 2)
     browser.open_nodes(node)
@@ -66,7 +66,7 @@ def test_maintenance_of_one_node_is_started_and_stopped(browser: Browser, enviro
     assert browser.open_menu(node) == ["Start Maintenance"]
     browser.wait_for_element(f"#{build_html_id(node)}-offers a").click()
     assert "Take solo-1 out of service?" in browser.wait_for_dialog()
-    assert list_maintenances(environment, node) == []  # The dialog changes nothing until the user confirms.
+    assert list_maintenances(environment, node) == []  # Nothing is created before the confirmation.
     browser.confirm_dialog("new disk")
 
     browser.wait_until(lambda: browser.get_cell_text(node, "state") == "Drained")
@@ -86,7 +86,7 @@ def test_maintenance_of_one_node_is_started_and_stopped(browser: Browser, enviro
 
 
 def test_buttons_are_shown_while_node_is_selected(browser: Browser, environment: ChainEnvironment) -> None:
-    """OSV-7: The buttons for several nodes are shown only while a node is selected, and the keyboard reaches them."""
+    """OSV-7: the buttons for several nodes are shown only while a node is selected, and the keyboard reaches them."""
     (node,) = create_nodes(environment, "unselected")
     browser.open_nodes(node)
     buttons = browser.find_all(".bulk button")
@@ -110,7 +110,7 @@ def test_buttons_are_shown_while_node_is_selected(browser: Browser, environment:
 def test_maintenances_of_three_nodes_are_started_and_stopped_together(
     browser: Browser, environment: ChainEnvironment
 ) -> None:
-    """OSV-7: A user starts and stops the maintenances of several nodes in the list."""
+    """OSV-7: a user starts and stops the maintenances of several nodes in the list."""
     names = create_nodes(environment, "trio", 3)
     browser.open_nodes(*names)
     for name in names:
@@ -137,7 +137,7 @@ def test_maintenances_of_three_nodes_are_started_and_stopped_together(
 
 @proves("OSV-7", "OSV-9")
 def test_blocked_drain_shows_reason_and_continues(browser: Browser, environment: ChainEnvironment) -> None:
-    """OSV-9, KNM-5: The page shows the blocking budget with counts and remedy, and is updated without a reload."""
+    """OSV-9, KNM-5: the page shows the blocking PodDisruptionBudget with counts and remedy, and is updated live."""
     (node,) = create_nodes(environment, "held")
     namespace = environment.create_namespace()
     environment.create_deployment(namespace, node, 3)
@@ -167,7 +167,7 @@ def test_blocked_drain_shows_reason_and_continues(browser: Browser, environment:
     ):
         assert expected in text
     assert "Last error:" not in text
-    # OSV-7: a script in a reason is displayed as text and not executed
+    # OSV-7: a script in a maintenance's reason is displayed as text and not executed.
     assert "<script>document.title = 'owned'</script>" in text
     assert browser.driver.title == "held-1 · Node maintenance"
 
@@ -185,10 +185,10 @@ def test_blocked_drain_shows_reason_and_continues(browser: Browser, environment:
 
 
 @pytest.mark.slow
-def test_page_suggests_looser_budget_if_budget_never_allows_disruptions(
+def test_page_suggests_relaxing_pdb_that_never_allows_disruptions(
     browser: Browser, environment: ChainEnvironment
 ) -> None:
-    """OSV-13: For a budget with `maxUnavailable: 0`, the page suggests a looser budget and not more ready pods."""
+    """OSV-13: if a PDB has `maxUnavailable: 0`, the page suggests relaxing the PDB, not waiting for ready pods."""
     (node,) = create_nodes(environment, "closed")
     namespace = environment.create_namespace()
     environment.create_deployment(namespace, node, 2)
@@ -214,7 +214,7 @@ def test_page_suggests_looser_budget_if_budget_never_allows_disruptions(
 def test_maintenances_of_every_api_group_can_be_stopped(
     browser: Browser, environment: ChainEnvironment, group: str
 ) -> None:
-    """C2, X-7: The console shows and stops maintenances of every API group, even if other tools have created them."""
+    """C2, X-7: the console shows and stops maintenances of every API group, even those that other tools created."""
     node = environment.create_node(f"group-{list(GROUPS).index(group)}")
     browser.open_nodes(node)
     environment.create_maintenance(node, api_version=group, reason="by kubectl")
@@ -242,7 +242,7 @@ def test_list_is_updated_with_new_and_deleted_nodes(browser: Browser, environmen
 @pytest.mark.slow
 @proves("OSV-8")
 def test_menu_of_manually_cordoned_node_offers_no_stop(browser: Browser, environment: ChainEnvironment) -> None:
-    """OSV-8: The menu of a manually cordoned node explains why maintenance cannot be stopped."""
+    """OSV-8: the menu of a manually cordoned node explains why there is no maintenance to stop."""
     (node,) = create_nodes(environment, "byhand")
     environment.cluster.kubectl("cordon", node)
     browser.open_nodes(node)
@@ -256,7 +256,7 @@ def test_menu_of_manually_cordoned_node_offers_no_stop(browser: Browser, environ
 
 
 def test_menu_and_dialog_work_with_keyboard(browser: Browser, environment: ChainEnvironment) -> None:
-    """Check that menu and dialog can be opened, closed and confirmed with the keyboard without losing the focus."""
+    """Check that menu and dialog can be opened, closed and confirmed with the keyboard, without losing the focus."""
     (node,) = create_nodes(environment, "keys")
     browser.open_nodes(node)
     summary = browser.wait_for_element(f"#{build_html_id(node)} summary")

@@ -1,4 +1,4 @@
-"""Tests for the filter, the search, the order and the selection in the list of nodes, in a real browser."""
+"""Tests for filters, search, sorting and selection in the list of nodes, in a real browser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNT_REQUESTS_SCRIPT = "return performance.getEntriesByType('resource').length"
 
 @pytest.fixture(scope="module")
 def environment(site: Site) -> Iterator[ChainEnvironment]:
-    """Yield the environment with three nodes, of which list-2 is a worker and list-10 is cordoned."""
+    """Yield the environment with three nodes; `list-2` is a worker, and `list-10` is cordoned."""
     for name in NAMES:
         site.environment.create_node(name)
     labels = {"node-role.kubernetes.io/worker": ""}
@@ -30,7 +30,7 @@ def environment(site: Site) -> Iterator[ChainEnvironment]:
 
 @pytest.fixture
 def list_browser(browser: Browser, environment: ChainEnvironment) -> Browser:
-    """Return the browser with the list of the three nodes, once the console has read the cordon."""
+    """Return the browser with the list of the three nodes, once the list shows the cordoned node."""
     browser.open("/nodes", q="list-")
     browser.wait_until(lambda: browser.get_cell_text("list-10", "state") == "Cordoned")
     return browser
@@ -47,7 +47,7 @@ def get_query(browser: Browser) -> str:
 
 
 def test_search_and_filter_are_instant_and_survive_reload(list_browser: Browser) -> None:
-    """Check that search and filter send no request, that the address keeps them, and that a reload shows the same."""
+    """Check that search and filter send no request, and that a reload keeps both because they are in the URL."""
     browser = list_browser
     assert browser.list_node_names() == ["list-10", "list-1", "list-2"]  # the cordoned node first
     request_count = browser.run_script(COUNT_REQUESTS_SCRIPT)
@@ -69,7 +69,7 @@ def test_search_and_filter_are_instant_and_survive_reload(list_browser: Browser)
 
 
 def test_order_survives_reload_and_live_update(list_browser: Browser, environment: ChainEnvironment) -> None:
-    """Check that a click on a heading sorts the rows, and that a reload and a live update keep the order."""
+    """Check that a click on a column heading sorts the rows, and that a reload and a live update keep the order."""
     browser = list_browser
     browser.wait_for_element("a[data-sort=name]").send_keys(Keys.ENTER)
     assert browser.list_node_names() == ["list-1", "list-2", "list-10"]
@@ -93,7 +93,7 @@ def test_order_survives_reload_and_live_update(list_browser: Browser, environmen
 def test_live_update_moves_row_and_keeps_selection_and_focus(
     list_browser: Browser, environment: ChainEnvironment
 ) -> None:
-    """Check that a changed row moves to its place, and keeps its selection and the keyboard's focus."""
+    """Check that a changed row moves to its new position, and keeps its selection and the keyboard focus."""
     browser = list_browser
     checkbox = browser.wait_for_element(f"#{build_html_id('list-2')} input")
     checkbox.send_keys(Keys.SPACE)
@@ -107,7 +107,7 @@ def test_live_update_moves_row_and_keeps_selection_and_focus(
 
 
 def test_selected_rows_outside_filter_are_counted(list_browser: Browser) -> None:
-    """Check that a selection outlasts a search, and that the page shows how many selected rows the search hides."""
+    """Check that a search keeps the selection, and that the page shows how many selected rows are hidden."""
     browser = list_browser
     browser.select_node("list-1")
     type_search(browser, "list-10")

@@ -58,14 +58,14 @@ def build_maintenance(status: dict[str, Any] | None, **metadata: str) -> dict[st
 def test_state_follows_phase_of_maintenance(
     status: dict[str, Any] | None, expected_state: str, expected_action: str
 ) -> None:
-    """OSV-8: The state follows the maintenance's phase, and every maintenance that has not ended can be stopped."""
+    """OSV-8: the row's state follows the maintenance's phase, and every unfinished maintenance can be stopped."""
     row = build_row("node-1", READY_NODE, [build_maintenance(status)])
 
     assert (row.state, row.offered_action) == (expected_state, expected_action)
 
 
 def test_row_of_failed_step_is_marked_and_names_error_before_blocked_pods() -> None:
-    """OSV-8: A drain whose latest step failed is not shown as blocked, because its node may be schedulable."""
+    """OSV-8: a drain whose latest step failed is not shown as blocked, because its node may be schedulable."""
     status = {"phase": "Running", **COUNTS, "blockedPods": [BLOCKED_POD], "lastError": "nodes is forbidden"}
 
     row = build_row("node-1", READY_NODE, [build_maintenance(status)])
@@ -74,7 +74,7 @@ def test_row_of_failed_step_is_marked_and_names_error_before_blocked_pods() -> N
 
 
 def test_row_of_blocked_drain_names_cause_and_first_blocked_pod() -> None:
-    """OSV-9: The row names the cause, the first blocked pod, and the number of other blocked pods."""
+    """OSV-9: the row shows the cause, the first blocked pod, and the number of other blocked pods."""
     row = build_row(
         "node-1",
         READY_NODE,
@@ -99,7 +99,7 @@ def test_row_of_blocked_drain_names_cause_and_first_blocked_pod() -> None:
     ],
 )
 def test_node_without_maintenance_offers_only_start(node: NodeFacts, expected_state: str, expected_note: str) -> None:
-    """OSV-8: The row of a node without a maintenance offers only Start, and has a note if the node is cordoned."""
+    """OSV-8: the row of a node without a maintenance offers only Start, and notes whether the node is cordoned."""
     row = build_row("node-1", node, [])
 
     assert (row.state, row.offered_action) == (expected_state, START)
@@ -116,7 +116,7 @@ def test_row_of_ending_maintenance_offers_no_action() -> None:
 
 
 def test_released_maintenance_is_ignored() -> None:
-    """OSV-8: A released maintenance with another finalizer is ignored, so the row offers a new maintenance."""
+    """OSV-8: a released maintenance that still has a finalizer is ignored, so the row offers a new maintenance."""
     ending_maintenance = build_maintenance({"phase": "Succeeded"}, deletionTimestamp="2026-01-01T00:00:00Z")
     released_maintenance = {
         **ending_maintenance,
@@ -139,7 +139,7 @@ def test_released_maintenance_is_ignored() -> None:
 
 
 def test_row_of_node_with_several_maintenances_shows_draining_maintenance() -> None:
-    """X-7: The row of a node with several maintenances shows the draining maintenance and the total number."""
+    """X-7: the row of a node with several maintenances shows the draining one, and the number of maintenances."""
     failed_maintenance = build_maintenance({"phase": "Failed", "lastError": "another one"}, uid="second")
 
     assert (
@@ -162,7 +162,7 @@ def test_row_of_deleted_node_offers_no_action() -> None:
 
 
 def test_diff_lists_removed_changed_and_new_rows() -> None:
-    """Check that the differences between two lists of rows are the removed, changed and new rows."""
+    """Check that the difference between two lists of rows consists of the removed, changed and new rows."""
     first_row, second_row, third_row = (Row(name, "Ready", "In service", "ok", START) for name in "abc")
     changed_row = Row("b", "Ready", "Draining", "busy", STOP)
 
@@ -200,14 +200,14 @@ def test_row_filter_matches_text_and_state() -> None:
 def test_filters_and_urgency_follow_state(
     node: NodeFacts, status: dict[str, Any] | None, expected_filters: str, expected_urgency: int
 ) -> None:
-    """Check which filters select a row, and that rows that need an administrator come first."""
+    """Check which filters select a row, and that rows that need an administrator's attention come first."""
     row = build_row("node-1", node, [build_maintenance(status)] if status else [])
 
     assert (row.filters, row.urgency) == (expected_filters, expected_urgency)
 
 
 def test_rows_are_sorted_by_column_with_empty_values_last() -> None:
-    """Check that versions are sorted numerically, equal rows by name, and rows without a value are last."""
+    """Check that versions are sorted numerically, equal rows by name, and that rows without a value come last."""
     rows = [
         Row(name, "Ready", "In service", "ok", START, version=version)
         for name, version in (("a", "v1.9.0"), ("b", ""), ("c", "v1.10.0"), ("d", "v1.9.0"))
@@ -219,7 +219,7 @@ def test_rows_are_sorted_by_column_with_empty_values_last() -> None:
 
 
 def test_row_has_roles_and_version_of_node() -> None:
-    """Check that a row has the roles of the node's labels, as `kubectl get nodes` prints them, and the version."""
+    """Check that a row shows the node's version, and its roles as `kubectl get nodes` prints them."""
     labels = {"node-role.kubernetes.io/worker": "", "node-role.kubernetes.io/control-plane": "", "zone": "a"}
     node = {
         "metadata": {"name": "node-1", "labels": labels},
@@ -233,7 +233,7 @@ def test_row_has_roles_and_version_of_node() -> None:
 
 
 def test_row_has_time_and_requester_of_maintenance() -> None:
-    """Check that the row has the maintenance's creation time, and the user who requested it."""
+    """Check that a row shows the maintenance's creation time, and the user who requested the maintenance."""
     maintenance = build_maintenance({"phase": "Running"}, creationTimestamp="2026-01-01T00:00:00Z")
     maintenance["metadata"]["annotations"] = {"nodemaintenance.dev/requested-by": "eve"}
 
@@ -243,7 +243,7 @@ def test_row_has_time_and_requester_of_maintenance() -> None:
 
 
 def test_template_ends_when_browser_disconnects() -> None:
-    """Check that the template's generator is closed with the response, since a suspended one would keep its context."""
+    """Check that the template's generator is closed together with the response, and does not keep its context alive."""
     has_ended = []
 
     def render_parts() -> Iterator[str]:
@@ -262,7 +262,7 @@ def test_template_ends_when_browser_disconnects() -> None:
 
 
 def test_long_reason_is_cut_in_list_and_whole_in_title() -> None:
-    """Check that a reason of 5,000 characters takes a few lines of the list, and that its title has all of it."""
+    """Check that a reason of 5,000 characters is truncated in the list, and complete in the element's title."""
     maintenance = build_maintenance({"phase": "Running"})
     maintenance["spec"]["reason"] = "word " * 1000
     loader = FileSystemLoader(Path(node_rows.__file__).parent / "templates")

@@ -1,4 +1,4 @@
-"""Tests for the home page: what is stuck, what is in progress, and which nodes are drained."""
+"""Tests for the home page, which lists the nodes that are stuck, in progress or drained."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def build_row(name: str, state: str, tone: str, since: str = "2026-01-01T00:00:0
     return Row(name, "Ready", state, tone, STOP, percent=0, since=since)
 
 
-def test_nodes_are_listed_by_what_they_need() -> None:
-    """Check that nodes are stuck, in progress or drained, the oldest maintenance first, and that others are counted."""
+def test_nodes_are_grouped_by_urgency() -> None:
+    """Check that stuck, in-progress and drained nodes are listed, the oldest maintenance first, and others counted."""
     overview = Overview.from_rows(
         [
             build_row("a", "Blocked", "bad", "2026-01-02T00:00:00Z"),
@@ -58,7 +58,7 @@ def test_nodes_are_listed_by_what_they_need() -> None:
         (1, Alerts(journal_error="no file"), "1 node needs attention", "bad"),
     ],
 )
-def test_verdict_names_what_is_stuck(
+def test_headline_names_stuck_nodes(
     stuck_count: int, alerts: Alerts, expected_verdict: str, expected_tone: str
 ) -> None:
     overview = Overview.from_rows([build_row(f"node-{number}", "Blocked", "bad") for number in range(stuck_count)])
@@ -68,7 +68,7 @@ def test_verdict_names_what_is_stuck(
 
 
 def test_page_shows_stuck_node_and_is_updated(browser: Browser, site: Site) -> None:
-    """OSV-9: The home page shows a blocked drain and its cause without a reload, until the maintenance has ended."""
+    """OSV-9: the home page shows a blocked drain with its cause, without a reload, until the maintenance is deleted."""
     environment = site.environment
     node, namespace = environment.create_node("overview-1"), environment.create_namespace()
     environment.create_deployment(namespace, node, 2)
@@ -89,9 +89,9 @@ def test_page_shows_stuck_node_and_is_updated(browser: Browser, site: Site) -> N
 
 
 def test_page_counts_open_dead_letters(site: Site, tmp_path: Path) -> None:
-    """Check that the home page counts the dead letters that their page lists as open, and links to this page.
+    """Check that the home page counts the open dead letters, and links to the page that lists them.
 
-    The second dead letter was redriven; its destination does not name the function, which its failed attempt does.
+    The second dead letter was redriven. Its function is known only from its failed attempt, not from its destination.
     """
     journal_file, now = tmp_path / "journal.db", datetime.now(timezone.utc)
     with closing(Journal(journal_file)) as store:
@@ -114,7 +114,7 @@ def test_page_counts_open_dead_letters(site: Site, tmp_path: Path) -> None:
 
 
 def test_page_without_readable_journal_shows_reason(site: Site, tmp_path: Path) -> None:
-    """Check that the home page shows the nodes and the reason, but no green verdict, if the journal cannot be read."""
+    """Check that the home page shows the nodes and the reason, but no green headline, if the journal is unreadable."""
     with WebConsole(site.environment.cluster, tmp_path, "--journal", tmp_path / "missing.db") as console:
         response = get_page(Site(site.environment, console), "/")
 

@@ -1,4 +1,4 @@
-"""Tests for the permissions to view the journal's pages, to replay and to redrive, with callers that send tokens."""
+"""Tests for the permissions to view the journal's pages, to replay and to redrive, with bearer tokens."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def function_receiver() -> Iterator[Receiver]:
 
 @pytest.fixture(scope="module")
 def journal_file(tmp_path_factory: pytest.TempPathFactory, function_receiver: Receiver) -> Path:
-    """Create a journal: entry 1 is an event, 2 its dead letter, and 3 and 4 contain objects of the upgrade mutex."""
+    """Create a journal: entry 1 is an event, 2 its dead letter, and 3 and 4 contain MutexRules and MutexRunConfigs."""
     file = tmp_path_factory.mktemp("rights") / "journal.db"
     with closing(Journal(file)) as journal:
         journal.write_event(build_event())
@@ -88,7 +88,7 @@ def journal_file(tmp_path_factory: pytest.TempPathFactory, function_receiver: Re
 
 @pytest.fixture(scope="module")
 def token_console(site: Site, journal_file: Path, function_receiver: Receiver) -> Iterator[Site]:
-    """Yield a console configured as in a cluster: other hosts can reach the console, and callers send bearer tokens.
+    """Yield a console configured as in a cluster: it listens on all addresses, and callers send bearer tokens.
 
     The console's own ServiceAccount may only view nodes and maintenances.
     """
@@ -114,7 +114,7 @@ def environment(site: Site) -> ChainEnvironment:
 def post_form(
     site: Site, headers: dict[str, str], path: str, *, viewer_headers: dict[str, str], **fields: str
 ) -> requests.Response:
-    """Fetch a form's CSRF token with `viewer_headers`, post the form with `headers`, and return the response."""
+    """Fetch a CSRF token with `viewer_headers`, post the form with `headers`, and return the response."""
     with requests.Session() as session:
         session.headers.update(viewer_headers)
         form_session = FormSession(site, session)
@@ -138,7 +138,7 @@ def test_journal_pages_require_view_permissions(token_console: Site, environment
 
 @pytest.mark.parametrize("path", JOURNAL_PATHS)
 def test_viewer_may_read_journal_pages(token_console: Site, environment: ChainEnvironment, path: str) -> None:
-    """Check that journal pages require only the permissions that the pages about nodes require."""
+    """Check that the journal pages require no more permissions than the pages about nodes."""
     assert get_page(token_console, path, build_auth_header(environment, VIEWER)).status_code == 200
 
 
@@ -150,7 +150,7 @@ def test_events_about_mutex_objects_require_permission_for_their_kind(
 ) -> None:
     """Check that viewing an event about a mutex object requires the permission to read objects of this kind.
 
-    Rules contain images and scripts. The pages about runs require the same permission.
+    Such objects contain images and scripts. The pages about upgrade runs require the same permission.
     """
     allowed_headers = create_account_header(environment, permission.replace(" ", "-"), [*VIEW_PERMISSIONS, permission])
 
@@ -185,7 +185,7 @@ def test_viewer_may_not_replay_or_redrive(
     confirm: str,
     user: str,
 ) -> None:
-    """Check that replay, redrive and discard do nothing if the caller may not start a maintenance."""
+    """Check that replay, redrive and discard are denied to a caller who may not start a maintenance."""
     headers = build_auth_header(environment, user) if user else {}
 
     response = post_form(
@@ -206,9 +206,9 @@ REPLAY_PERMISSIONS = (*CURRENT_STATE_PERMISSIONS, *(f"{verb} nodemaintenances" f
 def test_replay_requires_permissions_to_start_maintenance_and_to_read_pods(
     token_console: Site, environment: ChainEnvironment, function_receiver: Receiver, missing_permission: str
 ) -> None:
-    """Check that a replay requires the permissions to start maintenances and to read pods and budgets.
+    """Check that a replay requires the permissions to start maintenances and to read pods and PDBs.
 
-    A replay shows how pods and budgets have changed since the recording.
+    A replay shows how pods and PodDisruptionBudgets have changed since the recording.
     """
     permissions = [rule for rule in REPLAY_PERMISSIONS if rule != missing_permission]
     headers = create_account_header(environment, f"without-{missing_permission.replace(' ', '-')}", permissions)
@@ -239,8 +239,8 @@ def test_maintainer_may_replay_and_redrive(
         assert (line["user"], line["outcome"], line["from"]) == ("admin", "done", "127.0.0.1")
 
 
-def test_refused_replay_and_redrive_are_in_audit_log(token_console: Site, environment: ChainEnvironment) -> None:
-    """Check that the audit log contains each refused replay and redrive, with the event or dead letter number."""
+def test_denied_replay_and_redrive_are_in_audit_log(token_console: Site, environment: ChainEnvironment) -> None:
+    """Check that the audit log contains each denied replay and redrive, with the number of the event or dead letter."""
     for path in (REPLAY_PATH, REDRIVE_PATH):
         post_form(
             token_console,

@@ -1,4 +1,4 @@
-"""Tests for the API server's warnings and denials in the confirmation dialog and in the command's output (NMO-18)."""
+"""Tests for the confirmation dialog's preview, and for the API server's warnings and denials in it (NMO-18)."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ UNREACHABLE_WEBHOOK = {
         }
     ],
 }
-"""Configuration of a webhook whose server does not run."""
+"""Configuration of an admission webhook whose server does not run."""
 BARE_POD_WARNING = "no controller will recreate 1 pod after the eviction: "
 
 
 @pytest.fixture(scope="module")
 def webhook_environment(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChainEnvironment]:
-    """Yield the site's cluster while the admission webhook, which other tests do not use, is installed."""
+    """Yield the cluster with the admission webhook installed; other tests use the cluster without the webhook."""
     with Webhook(site.environment.cluster, tmp_path_factory.mktemp("webhook")):
         yield site.environment
     site.environment.cluster.kubectl(
@@ -74,7 +74,7 @@ def test_dialog_shows_warnings_before_any_change(
 
 @proves("OSV-7")
 def test_dialog_shows_preview_of_pods(webhook_environment: ChainEnvironment, form_session: FormSession) -> None:
-    """Check that the dialog shows the counts and the budget that will block, as `kubectl maintenance preview` does."""
+    """Check that the dialog shows the counts and the blocking PDB, as `kubectl maintenance preview` does."""
     node, namespace = webhook_environment.create_node("foreseen-5"), webhook_environment.create_namespace()
     webhook_environment.create_pods(node, 2, namespace=namespace, labels={"app": "db"})
     webhook_environment.create_budget(namespace, {"app": "db"}, name="db", disruptions_allowed=0, minAvailable=2)
@@ -91,7 +91,7 @@ def test_dialog_shows_preview_of_pods(webhook_environment: ChainEnvironment, for
 
 @proves("NMO-18", "NMO-23")
 def test_dialog_excludes_denied_nodes(webhook_environment: ChainEnvironment, form_session: FormSession) -> None:
-    """Check that the dialog excludes a node that etcd needs for its quorum, and includes a worker node."""
+    """Check that the dialog excludes a node whose drain would break etcd's quorum, and includes a worker node."""
     members = [webhook_environment.create_node(f"member-{number}") for number in (1, 2)]
     worker = webhook_environment.create_node("foreseen-2")
     for name in members:
@@ -117,7 +117,7 @@ def test_dialog_excludes_denied_nodes(webhook_environment: ChainEnvironment, for
 def test_dialog_states_number_of_nodes_without_preview(
     webhook_environment: ChainEnvironment, form_session: FormSession
 ) -> None:
-    """Check that the dialog states how many nodes have no preview, since the number of previewed nodes is limited."""
+    """Check that the dialog states how many nodes have no preview, because the number of previewed nodes is limited."""
     nodes = [webhook_environment.create_node(f"asked-{number}") for number in range(MAX_PREVIEWED_NODES + 2)]
     url = form_session.site.build_url("/nodes", q=nodes[-1])
     wait_until_ready("the list", lambda: f"/nodes/{nodes[-1]}" in form_session.session.get(url, timeout=10).text, [])
@@ -128,7 +128,7 @@ def test_dialog_states_number_of_nodes_without_preview(
 
 @proves("NMO-18", "OSV-7")
 def test_dialog_reports_failed_preview(webhook_environment: ChainEnvironment, form_session: FormSession) -> None:
-    """Check that the dialog reports that the preview failed, and still offers the action.
+    """Check that the dialog reports a failed preview, and still offers the action.
 
     The preview fails because another webhook with `failurePolicy: Fail` does not respond.
     """

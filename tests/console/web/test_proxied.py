@@ -40,7 +40,7 @@ def environment(site: Site) -> ChainEnvironment:
 
 @pytest.fixture(scope="module")
 def proxied_node(site: Site) -> str:
-    """Return a node that the tests share, so each test must end the maintenances that it starts."""
+    """Return a node that all tests share; each test must end the maintenances that it starts."""
     return site.environment.create_node("proxied-1")
 
 
@@ -56,7 +56,7 @@ def build_proxy_options(directory: Path) -> tuple[str | Path, ...]:
 
 @pytest.fixture(scope="module")
 def proxied_console(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Yield a console behind a proxy on this machine, which sends the user in headers."""
+    """Yield a console that trusts a proxy on this machine, which sends the user in headers."""
     folder = tmp_path_factory.mktemp("proxied")
     account_option = create_account_option(site.environment, folder, "reviewing", CONSOLE_PERMISSIONS)
     with WebConsole(site.environment.cluster, folder, *build_proxy_options(folder), *account_option) as console:
@@ -81,7 +81,7 @@ def build_proxy_headers(user: str, groups: str = "") -> dict[str, str]:
 def get_writers(environment: ChainEnvironment, node: str) -> dict[str, tuple[str, str]]:
     """Return verb (create, delete) → the client that changed the node's maintenance, according to the audit log.
 
-    A client is a pair of the authenticated account and the impersonated user.
+    A client is a pair of the authenticated ServiceAccount and the impersonated user.
     """
     entries = [entry for entry in environment.read_audit_log() if entry["objectRef"].get("name") == node]
     maintenance_writes = [entry for entry in entries if entry["objectRef"]["resource"] == "nodemaintenances"]
@@ -95,7 +95,7 @@ def get_writers(environment: ChainEnvironment, node: str) -> dict[str, tuple[str
 def test_proxied_user_may_do_what_access_review_allows(
     proxied_console: Site, environment: ChainEnvironment, proxied_node: str
 ) -> None:
-    """Check that a SubjectAccessReview authorizes each action, and that the object has the proxied user's name."""
+    """Check that a SubjectAccessReview authorizes each action, and that the maintenance names the proxied user."""
     viewer_headers, admin_headers = build_proxy_headers(VIEWER), build_proxy_headers("mallory", "staff, system:masters")
 
     assert get_page(proxied_console, "/nodes", build_proxy_headers("mallory")).status_code == 403
@@ -116,10 +116,10 @@ def test_proxied_user_may_do_what_access_review_allows(
     "secret_headers",
     [{}, {SECRET_HEADER: ""}, {SECRET_HEADER: "guessed"}, {SECRET_HEADER: SECRET[:-1]}, {SECRET_HEADER: f"{SECRET}x"}],
 )
-def test_identity_headers_without_valid_secret_are_refused(
+def test_identity_headers_without_valid_secret_are_rejected(
     proxied_console: Site, proxied_node: str, environment: ChainEnvironment, secret_headers: dict[str, str]
 ) -> None:
-    """Check that identity headers without the correct secret are refused, even from 127.0.0.1.
+    """Check that identity headers without the correct secret are rejected, even from 127.0.0.1.
 
     Connections of clients that may use port forwarding to the pod also come from 127.0.0.1.
     """
@@ -131,8 +131,8 @@ def test_identity_headers_without_valid_secret_are_refused(
 
 
 @pytest.mark.slow
-def test_identity_headers_from_other_address_are_refused(site: Site, proxied_console: Site, tmp_path: Path) -> None:
-    """Check that identity headers with the secret are refused unless they are sent from the proxy's address."""
+def test_identity_headers_from_other_address_are_rejected(site: Site, proxied_console: Site, tmp_path: Path) -> None:
+    """Check that identity headers with the secret are rejected if another address than the proxy's sends them."""
     assert get_page(proxied_console, "/nodes", {SECRET_HEADER: SECRET}).status_code == 401
     proxy_options = (*build_proxy_options(tmp_path), "--proxy", "10.0.0.7")
     with WebConsole(site.environment.cluster, tmp_path, *proxy_options) as console:
@@ -149,7 +149,7 @@ def test_identity_headers_from_other_address_are_refused(site: Site, proxied_con
     [(None, "requires --proxy-secret"), ("", "does not contain a secret"), ("short", "does not contain a secret")],
 )
 def test_console_with_proxy_requires_secret(tmp_path: Path, secret: str | None, message: str) -> None:
-    """Check that the console does not start if a proxy is configured without a valid secret."""
+    """Check that the console with a configured proxy does not start without a valid secret."""
     secret_option = [] if secret is None else ["--proxy-secret", str(write_secret(tmp_path, secret))]
 
     result = CliRunner().invoke(cli, ["console", "--user-header", USER_HEADER, *secret_option])
@@ -179,7 +179,7 @@ def revoke_role_afterwards(environment: ChainEnvironment, name: str, *permission
 def test_console_impersonates_user_if_allowed(
     site: Site, environment: ChainEnvironment, maintainer: str, tmp_path: Path
 ) -> None:
-    """Check that the API server's audit log contains the impersonated user if the console may impersonate."""
+    """Check that the audit log contains the proxied user if the console has the permission to impersonate users."""
     node = environment.create_node("impersonated-1")
     account_option = create_account_option(
         environment, tmp_path, "acting", [*CONSOLE_PERMISSIONS, "impersonate users", "impersonate groups"]
@@ -201,10 +201,10 @@ def test_console_impersonates_user_if_allowed(
     assert get_writers(environment, node) == {"create": (account, maintainer), "delete": (account, maintainer)}
 
 
-def test_console_uses_its_own_account_if_it_may_not_impersonate(
+def test_console_uses_its_own_account_without_impersonate_permission(
     proxied_console: Site, environment: ChainEnvironment, maintainer: str
 ) -> None:
-    """Check that the console acts with its own account, after a SubjectAccessReview, if it may not impersonate."""
+    """Check that without this permission, the console acts as its own account after a SubjectAccessReview."""
     node = environment.create_node("judged-1")
 
     assert post_confirmed(proxied_console, "/start", node, build_proxy_headers(maintainer)).status_code == 303
@@ -217,7 +217,7 @@ def test_console_uses_its_own_account_if_it_may_not_impersonate(
 
 @proves("OSV-8")
 def test_maintenance_created_after_permission_check_is_not_deleted(site: Site, environment: ChainEnvironment) -> None:
-    """OSV-8: A stop deletes only the maintenances whose deletion was authorized, and no maintenance created later."""
+    """OSV-8: a stop deletes only the maintenances whose deletion was authorized, not those created later."""
     node = environment.create_node("checked-1")
     path = environment.create_maintenance(node)
     checked_maintenances = environment.client.run(

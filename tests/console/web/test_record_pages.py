@@ -1,4 +1,4 @@
-"""Tests for the pages about records: the live list of events, the panel of an event, certificates and CPU labels.
+"""Tests for the live list of events, the panel of an event, and the pages about certificates and CPU labels.
 
 `make screenshots` runs these tests to write the screenshots in docs/screenshots.
 """
@@ -55,19 +55,19 @@ SCREENSHOTS = {
     "cpu-labels": "cpu-labels",
     "json": "event-json",
 }
-"""Page → name of its screenshot; test_display_modes.py saves those of the other pages."""
+"""Page → name of the page's screenshot; test_display_modes.py saves the screenshots of other pages."""
 PERMISSIONS = {
     "/certificates": ["list configmaps"],
     "/cpu-labels": ["list configmaps", "list hyperconvergeds", "list kubevirts"],
 }
-"""Path of a page → the permissions that it requires in addition to the permissions to view the other pages."""
+"""URL path → permissions that the page requires in addition to those for the other pages."""
 CONFIGMAPS_PATH = objects.build_configmaps_path(DEFAULT_NAMESPACE)
 COUNT_UPDATES_SCRIPT = """
   window.updateCount = 0;
   document.getElementById("tail").addEventListener("tail", () => { window.updateCount += 1; });
 """
 UPDATE_SCRIPT = "const before = window.updateCount; updateTail(); return window.updateCount - before"
-"""Script that does what the timer does every two seconds; returns 1 if the list is requested, or 0 if it is paused."""
+"""Script that runs the page's two-second timer once; it returns 1 if the list is requested, or 0 if it is paused."""
 
 
 def build_reference(name: str) -> ObjectReference:
@@ -84,7 +84,7 @@ def record_event(site: Site, name: str, event_type: str = events.NODE_TAINTED, *
 
 @pytest.fixture(scope="module")
 def recorded_events(site: Site) -> CloudEvent:
-    """Record a short chain of events with a failed attempt and a dead letter; return the event with these attempts."""
+    """Record a short chain of events with a failed attempt and a dead letter; return the event with the attempts."""
     started_at = datetime.now(timezone.utc)
     cordoned = record_event(site, RECORDED_NODE, events.NODE_CORDONED, step="cordon")
     event = record_event(site, RECORDED_NODE, cause=cordoned)
@@ -105,7 +105,7 @@ def recorded_events(site: Site) -> CloudEvent:
 
 @pytest.fixture(scope="module")
 def certificates(site: Site) -> Iterator[None]:
-    """Create a certificate of the component `macpool` and its CA, and a Secret without a certificate yet."""
+    """Create a certificate of the component `macpool`, its CA, and a Secret that does not contain a certificate yet."""
     client, secrets_path = site.environment.client, objects.build_secrets_path(DEFAULT_NAMESPACE)
     labels, names = {COMPONENT_LABEL: "macpool"}, {objects.DNS_NAMES_ANNOTATION: "kubemacpool-service.example.svc"}
     client.create(secrets_path, {"metadata": {"name": "pool-server", "labels": labels, "annotations": names}})
@@ -118,7 +118,7 @@ def certificates(site: Site) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def cpu_labels(site: Site) -> Iterator[None]:
-    """Create nodes with CPU labels, and a ConfigMap with a valid entry, an invalid entry and a missing node."""
+    """Create nodes with CPU labels, and a ConfigMap with a valid entry, an invalid entry and an unknown node."""
     client = site.environment.client
     names = [site.environment.create_node(f"cpu-{number}") for number in range(1, 6)]
     features = {f"{FEATURE_LABEL_PREFIX}feature-{number}": "true" for number in range(30)}
@@ -137,7 +137,7 @@ def cpu_labels(site: Site) -> Iterator[None]:
 
 
 def open_event_panel(browser: Browser, tab: str) -> None:
-    """Open the event with several attempts, and one of its tabs."""
+    """Open the event with several attempts, and select one of its tabs."""
     browser.open("/events", node=RECORDED_NODE, type=events.NODE_TAINTED, view="time")
     browser.find_all("#tail tbody th a")[-1].click()
     browser.wait_until(lambda: browser.get_text("#window-body h2") == "node.tainted")
@@ -146,7 +146,7 @@ def open_event_panel(browser: Browser, tab: str) -> None:
 
 
 def open_page(browser: Browser, page: str) -> str:
-    """Open the page, or an event's tab, or the dialog of a redrive; return the selector of its content."""
+    """Open a page, an event's tab or the redrive dialog; return the CSS selector of its content."""
     if page in PAGE_PATHS:
         browser.open(PAGE_PATHS[page])
         return "main"
@@ -185,7 +185,7 @@ def test_page_about_records_is_accessible_and_fits_window(browser: Browser, page
 def test_events_are_grouped_by_maintenance_with_links_to_cause_and_effects(
     browser: Browser, recorded_events: CloudEvent
 ) -> None:
-    """Check that a group has the events of its maintenance, and that an event links to its cause and its effects."""
+    """Check that a group contains its maintenance's events, and that an event links to its cause and its effects."""
     browser.open("/events", node=RECORDED_NODE)
     assert RECORDED_NODE in browser.get_text(".group summary .title")
     assert {"node.cordoned", "node.tainted", "pods.evicted"} <= {item.text for item in browser.find_all(".group th a")}
@@ -227,7 +227,7 @@ def test_event_panel_is_usable_with_the_keyboard_alone(browser: Browser) -> None
 
 
 def test_new_event_appears_and_groups_stay_as_the_user_left_them(browser: Browser, site: Site) -> None:
-    """Check that the live list shows a new event, keeps a closed group closed, and keeps the keyboard's focus."""
+    """Check that the live list shows a new event, keeps a closed group closed, and keeps the keyboard focus."""
     record_event(site, "tail-1")
     browser.open("/events")
     browser.wait_for_element("#group-tail-1-uid[open] summary").click()
@@ -244,7 +244,7 @@ def test_new_event_appears_and_groups_stay_as_the_user_left_them(browser: Browse
 
 @pytest.mark.usefixtures("recorded_events")
 def test_live_list_is_paused_while_the_user_reads(browser: Browser) -> None:
-    """Check that the list is not requested while an event is open, after scrolling, and after the button Pause."""
+    """Check that the list is not refreshed while an event is open, after scrolling, and after a click on Pause."""
     browser.open("/events")
     browser.run_script(COUNT_UPDATES_SCRIPT)
     assert browser.run_script(UPDATE_SCRIPT) == 1
@@ -281,7 +281,7 @@ def test_unchanged_list_of_events_is_not_sent_again(site: Site) -> None:
 
 @pytest.mark.usefixtures("certificates")
 def test_certificates_page_has_each_certificate_with_state_and_renewal(browser: Browser) -> None:
-    """Check that the page lists the CA before the server, each with its state, and the times until its renewal."""
+    """Check that the page lists the CA before the serving certificate, each with its state and renewal time."""
     browser.open("/certificates")
     rows = browser.find_all("[aria-labelledby=component-macpool] tbody tr")
 
@@ -294,7 +294,7 @@ def test_certificates_page_has_each_certificate_with_state_and_renewal(browser: 
 
 @pytest.mark.usefixtures("cpu_labels")
 def test_cpu_labels_page_has_groups_of_nodes_and_problems(browser: Browser) -> None:
-    """Check that nodes with the same labels share a row, and that problems name their object and the remedy."""
+    """Check that nodes with the same labels share a row, and that each problem names its object and a remedy."""
     browser.open("/cpu-labels")
     rows = {row.text.split()[0]: row.text for row in browser.find_all("table.cpu-labels tbody tr")}
 
@@ -312,7 +312,7 @@ def test_cpu_labels_page_has_groups_of_nodes_and_problems(browser: Browser) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PERMISSIONS)
 def test_page_requires_the_permissions_of_the_caller(site: Site, tmp_path: Path, path: str) -> None:
-    """Check that the caller needs the permissions to read the objects, but the console's account does not."""
+    """Check that the caller needs the permissions to read the objects, but the console's ServiceAccount does not."""
     name = path.strip("/")
     with WebConsole(site.environment.cluster, tmp_path, address="0.0.0.0") as console:  # noqa: S104 - as in a cluster
         console_site = Site(site.environment, console)
@@ -328,7 +328,7 @@ def test_page_requires_the_permissions_of_the_caller(site: Site, tmp_path: Path,
 
 @pytest.fixture
 def triggers(site: Site) -> Iterator[str]:
-    """Serve the kind Trigger, create the Trigger of `renew-certificates`, and yield its namespace."""
+    """Install the CRD of Trigger, create the Trigger of `renew-certificates`, and yield its namespace."""
     cluster, client = site.environment.cluster, site.environment.client
     names = {"plural": "triggers", "singular": "trigger", "kind": "Trigger", "listKind": "TriggerList"}
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
@@ -346,7 +346,7 @@ def triggers(site: Site) -> Iterator[str]:
 
 
 def test_triggers_determine_the_installed_components(site: Site, triggers: str) -> None:
-    """Check that a component without Triggers is not installed, and that it may be if nothing is known."""
+    """Check that a component without Triggers counts as not installed, unless the Triggers are unknown."""
     client = site.environment.client
     unprivileged = client.api.with_impersonation(UNPRIVILEGED)
 
@@ -357,7 +357,7 @@ def test_triggers_determine_the_installed_components(site: Site, triggers: str) 
 
 
 def test_navigation_has_the_pages_of_components_that_may_be_installed(site: Site) -> None:
-    """Check that the pages about certificates and CPU labels are in the navigation if there are no Triggers."""
+    """Check that the navigation contains the pages about certificates and CPU labels if no Triggers exist."""
     navigation = get_page(site, "/nodes").text.partition("<nav")[2].partition("</nav>")[0]
 
     assert "Certificates" in navigation

@@ -1,4 +1,4 @@
-"""Tests for the parts of pages that are rendered once for all open pages that show them."""
+"""Tests that parts of pages are rendered only once for all open pages that show them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Journal]:
 
 @pytest.fixture(scope="module")
 def app(site: Site, journal: Journal) -> Iterator[Flask]:
-    """Yield the console's app in this process."""
+    """Yield the console's Flask app in this process."""
     with closing(SyncClient(str(site.environment.cluster.kubeconfig))) as client:
         app = create_app(client, identify_by_kubeconfig(client.api), journal=journal)
         with closing(app.extensions["live"]):
@@ -44,7 +44,7 @@ def app(site: Site, journal: Journal) -> Iterator[Flask]:
 
 @contextmanager
 def count_renderings(app: Flask) -> Iterator[Counter[str]]:
-    """Yield the number of times that each template is rendered in the block."""
+    """Yield the number of times that each template is rendered while the `with` block runs."""
     counts: Counter[str] = Counter()
 
     def record(_sender: Flask, template: Any, **_values: Any) -> None:
@@ -55,7 +55,7 @@ def count_renderings(app: Flask) -> Iterator[Counter[str]]:
 
 
 def read_stream(app: Flask, path: str) -> str:
-    """Open a stream as one page does, and return its first two messages, of which the first is a keepalive."""
+    """Open an event stream as a page does, and return its first two messages, of which the first is a keepalive."""
     with closing(app.test_client().get(path)) as response:
         return b"".join(islice(response.iter_encoded(), 2)).decode()
 
@@ -68,8 +68,8 @@ def read_stream(app: Flask, path: str) -> str:
         ("/live/nodes/shared-1?version=0", "node_status.html"),
     ],
 )
-def test_open_pages_share_the_rendering_of_a_state(site: Site, app: Flask, path: str, template: str) -> None:
-    """Check that several pages that show the same state render it once."""
+def test_open_pages_share_rendering_of_same_state(site: Site, app: Flask, path: str, template: str) -> None:
+    """Check that several pages that show the same state render this state once."""
     watcher = app.extensions["live"]
     if "shared-1" not in watcher.get_state().nodes:
         site.environment.create_node("shared-1")
@@ -84,7 +84,7 @@ def test_open_pages_share_the_rendering_of_a_state(site: Site, app: Flask, path:
 
 
 def test_list_of_events_is_rendered_once_until_it_changes(app: Flask, journal: Journal) -> None:
-    """Check that open pages share the list of events, and that an unchanged list is not read or rendered again."""
+    """Check that open pages share the rendered list of events, and that an unchanged list is not read again."""
     client, path = app.test_client(), "/events/tail?node=shared-1"
     with count_renderings(app) as counts:
         version = VERSION_PATTERN.findall(client.get("/events?node=shared-1").text)[0]

@@ -1,4 +1,4 @@
-"""Tests for the console while the cluster does not respond, and while a page is hidden."""
+"""Tests for the console while the cluster does not respond, and for hidden pages."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ pytestmark = pytest.mark.slow
 
 T = TypeVar("T")
 CONNECTION_CLOSE_SECONDS = 0.2
-"""Seconds until connections that were cut during the TLS handshake are closed; no callback reports this."""
+"""Seconds after which connections that were cut during the TLS handshake are closed; no callback reports this."""
 SET_HIDDEN_SCRIPT = """
   Object.defineProperty(document, "hidden", {value: arguments[0], configurable: true});
   document.dispatchEvent(new Event("visibilitychange"));
 """
-"""Script that hides a page or shows it again, like switching tabs; a headless browser never hides pages."""
+"""Script that hides or shows a page, as if the user switched tabs; a headless browser never hides pages."""
 FAST_STALE_PROGRAM = """
 from console.web import cluster_state
 cluster_state.CRD_CHECK_SECONDS, cluster_state.STALE_AFTER_SECONDS = 0.2, 2.0
 from console.cli import main
 main()
 """
-"""Script that runs the console with a shorter time until the state is stale.
+"""Python script that runs the console with a shorter time until the state counts as stale.
 
 The tests with `Clock` cover the real duration.
 """
@@ -64,7 +64,7 @@ The tests with `Clock` cover the real duration.
 
 @pytest.fixture(scope="module")
 def api_server_relay(site: Site) -> Iterator[Relay]:
-    """Yield a relay to the API server that can be interrupted."""
+    """Yield an interruptible relay to the API server."""
     relay = Relay(urlsplit(site.environment.cluster.url).port or 0)
     yield relay
     relay.close()
@@ -94,7 +94,7 @@ class Clock:
 def app_and_clock(
     relay_kubeconfig: Path, api_server_relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Flask, Clock]]:
-    """Yield the console's app in this process, and the clock that it uses."""
+    """Yield the console's Flask app in this process, and the clock that the app uses."""
     clock, cluster = Clock(), SyncClient(str(relay_kubeconfig))
     monkeypatch.setattr("console.web.app.ClusterWatcher", lambda client: ClusterWatcher(client, clock))
     monkeypatch.setattr(cluster_state, "CRD_CHECK_SECONDS", 0.2)
@@ -141,7 +141,7 @@ def test_console_is_unready_after_a_minute_without_cluster(
 
 
 def test_stale_state_has_time_of_last_confirmation(app_and_clock: tuple[Flask, Clock], api_server_relay: Relay) -> None:
-    """Check that a stale state has the time of its last confirmation, and is current again after a new read."""
+    """Check that a stale state contains the time of its last confirmation, and is current again after a new read."""
     console, clock = app_and_clock
     watcher = console.extensions["live"]
     state_before = watcher.get_state()
@@ -164,7 +164,7 @@ def test_stale_state_has_time_of_last_confirmation(app_and_clock: tuple[Flask, C
 def test_state_is_stale_until_all_lists_are_read(
     app_and_clock: tuple[Flask, Clock], api_server_relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that the state stays stale until all lists are read again, even if discovery already works."""
+    """Check that the state remains stale until all lists are read again, even if discovery already works."""
     console, clock = app_and_clock
     watcher, api = console.extensions["live"], console.extensions["live"]._client.api
     watcher.get_state()
@@ -200,7 +200,7 @@ def test_state_is_stale_until_all_lists_are_read(
 
 
 def test_state_of_unchanged_cluster_is_not_stale(app_and_clock: tuple[Flask, Clock]) -> None:
-    """Check that the state is not stale if the cluster does not change, because periodic checks confirm the state."""
+    """Check that the state of an unchanged cluster does not become stale, because periodic checks confirm it."""
     console, clock = app_and_clock
     watcher = console.extensions["live"]
     state = watcher.get_state()
@@ -217,7 +217,7 @@ TEXT_BY_PAGE = {
     "/nodes/relayed-1": "All events of this maintenance",
     f"/upgrades/{DEFAULT_NAMESPACE}/relayed-1": "All events of this run",
 }
-"""URL path → a text on the page, from the timeline if the page has a timeline."""
+"""URL path → a text on the page, taken from its timeline if it has one."""
 COUNT_FAILURES_SCRIPT = """
   window.failedRequests = 0;
   document.addEventListener("htmx:afterRequest", (event) => {
@@ -228,7 +228,7 @@ COUNT_FAILURES_SCRIPT = """
 
 @dataclass(frozen=True)
 class OutagePage:
-    """A page's banner before an outage, and the page's text, banner and liveness status during the outage."""
+    """A page's banner before an outage, and its text, banner and liveness status during the outage."""
 
     banner_before: str
     main_text: str
@@ -249,12 +249,12 @@ class PageWindows:
             browser.open(path)
 
     def call_in_browser_window(self, path: str, observe: Callable[[], T]) -> T:
-        """Call `observe` in the window of this page, and return the result."""
+        """Call `observe` in the browser window of this page, and return the result."""
         self._driver.switch_to.window(self._handles[path])
         return observe()
 
     def call_in_each_browser_window(self, observe: Callable[[], T]) -> dict[str, T]:
-        """Call `observe` in each window, and return the results by page."""
+        """Call `observe` in each browser window, and return URL path → result."""
         return {path: self.call_in_browser_window(path, observe) for path in self._handles}
 
     def close(self) -> None:
@@ -271,7 +271,7 @@ def pages_during_outage(
     relay_kubeconfig: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, OutagePage]:
-    """Return URL path → what the page shows during an outage; all pages recover before the tests."""
+    """Return URL path → what the page shows during an outage; all pages recover before the tests run."""
     site.environment.create_node("relayed-1")
     folder = tmp_path_factory.mktemp("far")
     journal = folder / "journal.db"
@@ -331,7 +331,7 @@ def test_open_page_shows_banner_during_outage(pages_during_outage: dict[str, Out
 def test_progress_dialog_of_redrive_recovers_from_failed_request(
     site: Site, browser: Browser, api_server_relay: Relay, relay_kubeconfig: Path, receiver: Receiver, tmp_path: Path
 ) -> None:
-    """X-6: The progress dialog of a redrive keeps its content after a failed request, retries, and shows the result."""
+    """X-6: the progress dialog of a redrive keeps its content after a failed request, retries, and shows the result."""
     journal_file, release = tmp_path / "journal.db", threading.Event()
 
     def respond_when_released(_: ReceivedRequest) -> Response:
@@ -365,7 +365,7 @@ def test_hidden_page_receives_no_messages(site: Site, browser: Browser, path: st
     """Check that a hidden page receives no messages, and shows all changes once it is visible again."""
     environment = site.environment
     node = environment.create_node(path.removeprefix("/nodes/") if path != "/nodes" else "hidden-1")
-    browser.open(path, q=node)  # `q` filters the list; a node's page ignores the parameter
+    browser.open(path, q=node)  # `q` filters the list; a node's page ignores the parameter.
     browser.run_script(
         "window.messageCount = 0; document.addEventListener('htmx:sseMessage', () => { window.messageCount += 1; })"
     )
@@ -390,7 +390,7 @@ def test_hidden_page_receives_no_messages(site: Site, browser: Browser, path: st
 
 
 def test_message_about_empty_list_is_updated(site: Site, browser: Browser) -> None:
-    """Check that the message disappears when a node matches the filter, and reappears after the node's deletion."""
+    """Check that the message about an empty list disappears once a node matches, and reappears after its deletion."""
     browser.open("/nodes", q="lonely")
     assert browser.get_text("#none:not([hidden]) strong") == "No nodes match this filter."
 
@@ -401,7 +401,7 @@ def test_message_about_empty_list_is_updated(site: Site, browser: Browser) -> No
 
 
 def build_node_drained_event(node: str) -> CloudEvent:
-    """Build an event about a node that was drained by a maintenance that no longer exists."""
+    """Build an event that reports a node as drained by a maintenance that no longer exists."""
     reference = events.ObjectReference(MEDIK8S.api_version, node, f"uid-{node}")
     return events.build_event(events.NODE_DRAINED, "evict", reference, node)
 
@@ -412,7 +412,7 @@ def build_heartbeat_event(number: int, node: str) -> CloudEvent:
 
 
 def test_timeline_finds_maintenance_before_many_heartbeats(site: Site, tmp_path: Path) -> None:
-    """Check that the timeline finds the node's last maintenance, regardless of how many node updates followed it."""
+    """Check that the timeline finds the node's last maintenance even if many node heartbeats were recorded after it."""
     journal_file = tmp_path / "journal.db"
     with closing(Journal(journal_file)) as store:
         store.write_event(build_node_drained_event("beaten-1"))
@@ -426,7 +426,7 @@ def test_timeline_finds_maintenance_before_many_heartbeats(site: Site, tmp_path:
 
 
 def test_timeline_shows_draining_maintenance(site: Site) -> None:
-    """X-7: The timeline shows the maintenance that drains the node, not a newer maintenance that has failed."""
+    """X-7: the timeline shows the maintenance that drains the node, not a newer maintenance that has failed."""
     environment = site.environment
     node = environment.create_node("twice-1")
     first_path = environment.create_maintenance(node)

@@ -21,7 +21,7 @@ def build_time(seconds: float) -> datetime:
 def build_entry(
     seq: int, event_type: str, step: str, offset_seconds: float, *functions: str, status: int = 200
 ) -> Entry:
-    """Build the entry of an event that `step` emitted, with one attempt of each of these functions."""
+    """Build the entry of an event that the function `step` emitted, with one attempt of each of these functions."""
     event = build_event(event_type, step, MAINTENANCE, "node-1", seed=str(seq))
     attempts = [
         Attempt(event.get_source(), event.get_id(), name, build_time(offset_seconds + 0.01), 0.02, status)
@@ -42,7 +42,7 @@ def test_gaps_in_time_scale_have_minimum_and_maximum_width() -> None:
 
 
 def test_lanes_are_in_order_of_steps() -> None:
-    """Check that emitters and functions with attempts have lanes, in the order of their steps in a maintenance."""
+    """Check that emitters and functions with attempts have lanes, in the order of a maintenance's steps."""
     diagram = build_diagram(
         [
             build_entry(1, events.MAINTENANCE_BEGUN, "begin", 0, "status", "cordon"),
@@ -66,7 +66,7 @@ def test_failed_events_and_attempts_are_marked() -> None:
 
 
 def test_each_attempt_has_bar_and_line() -> None:
-    """Check that each attempt has a bar, and a line from the event, so that earlier failures are visible."""
+    """Check that each attempt has a bar and a line from its event, so that earlier failed attempts are visible."""
     event_entry = build_entry(1, events.NODE_TAINTED, "taint", 0, "evict")
     attempts = (
         replace(event_entry.attempts[0], at=build_time(at), status=status)
@@ -96,7 +96,7 @@ def test_no_diagram_is_built_without_events() -> None:
 
 
 def test_time_labels_are_clock_times_in_utc() -> None:
-    """Check that labels have the clock time in UTC with tenths of a second, wherever there is space for one."""
+    """Check that labels show the clock time in UTC with tenths of a second, wherever there is space for a label."""
     zone = timezone(timedelta(hours=2))
     time_scale = TimeScale([START.astimezone(zone), build_time(0.01), build_time(0.26), build_time(90)])
 
@@ -104,7 +104,7 @@ def test_time_labels_are_clock_times_in_utc() -> None:
 
 
 def test_attempt_that_responded_with_failure_event_is_marked_with_reason() -> None:
-    """X-6: An attempt is marked as failed if its function reported the failure in an event, with status 200."""
+    """X-6: an attempt is marked as failed if its function responded with status 200 and an event about the failure."""
     entry = build_entry(1, events.MAINTENANCE_BEGUN, "begin", 0, "cordon")
     reply = {"id": "1", "type": events.MAINTENANCE_STEP_FAILED, "data": {"step": "cordon", "error": "no permission"}}
     failed_attempt = replace(entry.attempts[0], replies=(reply,))

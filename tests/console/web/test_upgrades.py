@@ -1,4 +1,4 @@
-"""Tests for the pages about runs of the upgrade mutex, with run records like those of the functions."""
+"""Tests for the pages about upgrade runs, with run records as the functions write them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BAD_GATEWAY_SCRIPT = """
   });
   window.watching = true;
 """
-"""Script that makes the page receive 502 responses, as from a proxy of a stopped console, or real responses again."""
+"""Script that makes all requests of a page fail with 502, as from the proxy of a stopped console, or succeed again."""
 EVENT_STEPS = (
     *(
         (events.RUN_CHECK_PENDING, "resync-runs"),
@@ -49,7 +49,7 @@ EVENT_STEPS = (
 
 @pytest.fixture(scope="module")
 def active_run(site: Site) -> Iterator[Object]:
-    """Create MutexRunConfigs with an active run and a halted run; yield the active run after recording its events."""
+    """Create MutexRunConfigs with an active and a halted run; record events of the active run, and yield it."""
     with mutex_runs.install_mutex_crds(site.environment.cluster):
         run = mutex_runs.create_run_config(site.environment.client, "example")
         failure = {
@@ -74,7 +74,7 @@ def _record_events(site: Site, run: Object) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("display_mode", ALL_DISPLAY_MODES)
 @pytest.mark.parametrize("page", ["upgrades", "upgrade", "upgrade-stopped"])
-def test_page_about_runs_is_accessible_and_fits_window(
+def test_page_about_upgrade_runs_is_accessible_and_fits_window(
     browser: Browser, active_run: Object, page: str, display_mode: str
 ) -> None:
     """Check that axe finds no serious violations, no word is broken, no texts overlap, and the page fits the window."""
@@ -165,7 +165,7 @@ def test_page_recovers_from_bad_gateway_responses(browser: Browser, site: Site, 
 
 
 def test_unchanged_page_is_not_sent_again(site: Site, active_run: Object) -> None:
-    """Check that a page, which polls every two seconds, gets an empty response if the run has not changed."""
+    """Check that the page's two-second poll gets an empty response if the run has not changed."""
     version = site.environment.client.get(build_path(RUN_KIND, DEFAULT_NAMESPACE, "example"))["metadata"][
         "resourceVersion"
     ]
@@ -181,7 +181,7 @@ def test_page_of_unknown_run_gets_404(site: Site, active_run: Object) -> None:
 
 @pytest.mark.slow
 def test_run_page_requires_permission_to_list_runs(site: Site, active_run: Object, tmp_path: Path) -> None:
-    """Check that the caller needs the permission to list runs, but the console's account does not."""
+    """Check that the caller needs the permission to list MutexRunConfigs, but the console's ServiceAccount does not."""
     with WebConsole(site.environment.cluster, tmp_path, address="0.0.0.0") as console:  # noqa: S104
         console_site = Site(site.environment, console)
         viewer_headers = create_account_header(site.environment, "views", RIGHTS)
@@ -195,7 +195,7 @@ def test_run_page_requires_permission_to_list_runs(site: Site, active_run: Objec
 
 
 def test_pages_link_to_runs_once_crd_is_installed(browser: Browser, site: Site, active_run: Object) -> None:
-    """Check that pages link to the runs within seconds after the CRD was installed."""
+    """Check that pages link to the page about runs within seconds after the CRD was installed."""
     assert AVAILABILITY_TTL_SECONDS < TIMEOUT_SECONDS
 
     def has_link() -> bool:

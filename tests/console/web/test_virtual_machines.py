@@ -1,4 +1,4 @@
-"""Tests for virtual machines on the page of their node, and in the dialog that starts the node's maintenance."""
+"""Tests for virtual machines on a node's page, and in the dialog that starts the node's maintenance."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VM_VIEW_PERMISSIONS = [
     *(f"get {plural}" for plural in virtual_machines.KUBEVIRT_PLURALS[:2]),
     *(f"list {plural}" for plural in virtual_machines.KUBEVIRT_PLURALS[2:]),
 ]
-"""Permissions to view all parts of a node's page."""
+"""Permissions for viewing all parts of a node's page."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def vm_node(site: Site) -> Iterator[str]:
 
 @proves("X-3")
 def test_page_without_kubevirt_has_no_vm_table(browser: Browser, site: Site) -> None:
-    """Check that without KubeVirt's CRDs, which later tests install, the node's page has no table of VMs."""
+    """Check that the node's page has no table of VMs without KubeVirt's CRDs, which later tests install."""
     name = site.environment.create_node("machines-0.example.com")
     wait_until_ready(
         "the node's page", lambda: requests.get(site.build_url(f"/nodes/{name}"), timeout=10).status_code == 200, []
@@ -97,7 +97,7 @@ def test_page_lists_same_vms_as_status_command(browser: Browser, vm_node: str) -
 
 
 def test_vm_table_is_updated(browser: Browser, site: Site, vm_node: str) -> None:
-    """Check that a change of the node updates the table of VMs, without a reload of the page."""
+    """Check that a change of the node updates the table of VMs without a reload of the page."""
     browser.open(f"/nodes/{vm_node}")
     admin, path = site.environment.client, build_vmi_path(virtual_machines.VM_NAMESPACE, "stuck")
     conditions_before = admin.get(path)["status"]["conditions"]
@@ -134,7 +134,7 @@ def test_dialog_shows_drain_effect_on_vms(site: Site, vm_node: str) -> None:
 def test_vms_are_hidden_without_permission(site: Site, vm_node: str, tmp_path: Path) -> None:
     """Check that the page names the missing permission instead of the VMs if the user may not read VMs.
 
-    The console's own account does not need the permission to read VMs.
+    The console's own ServiceAccount does not need the permission to read VMs.
     """
     with WebConsole(site.environment.cluster, tmp_path, address="0.0.0.0") as console:  # noqa: S104
         console_site = Site(site.environment, console)
@@ -147,13 +147,13 @@ def test_vms_are_hidden_without_permission(site: Site, vm_node: str, tmp_path: P
     assert "cannot show the virtual machines of node " in responses[0].text
 
 
-def test_new_crds_are_detected_before_timeout_of_tests() -> None:
-    """Check that the console detects new CRDs before these tests time out."""
+def test_new_crds_are_detected_within_test_timeout() -> None:
+    """Check that the console detects new CRDs sooner than these tests time out."""
     assert AVAILABILITY_TTL_SECONDS < TIMEOUT_SECONDS
 
 
 def test_failed_discovery_keeps_cached_result(site: Site, vm_node: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the console uses cached discovery results if discovery fails, so that dialogs still warn about VMs."""
+    """Check that dialogs still warn about VMs if discovery fails, because the console uses the cached result."""
     monkeypatch.setattr("console.web.context.AVAILABILITY_TTL_SECONDS", 0.0)
     errors = iter([None, Unavailable(429, "too many requests")])
 

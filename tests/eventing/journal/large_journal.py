@@ -1,4 +1,4 @@
-"""Fills a journal's tables directly with a million events: 2,000 drains of 200 nodes within the last month."""
+"""Fills a journal's tables directly with a million events: 2,000 drains on 200 nodes within the last month."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from eventing.journal.store import Journal
 EVENT_COUNT, DRAIN_COUNT, NODE_COUNT = 1_000_000, 2000, 200
 TYPES = [events.RESOURCE_UPDATED] * 4 + [events.PODS_GONE] * 3 + [events.PODS_EVICTED] * 2 + [events.TICK]
 RARE_TYPES = {500: events.MAINTENANCE_STEP_FAILED, 501: events.NODE_DRIFTED}
-"""The types of rare events: keys are event numbers modulo 1000; all other events have one of `TYPES`."""
+"""Event number modulo 1000 → the type of a rare event; all other events have one of `TYPES`."""
 FAILED_ATTEMPT_INTERVAL, DEAD_LETTER_INTERVAL = 199, 1999
 """Every 199th event has a failed attempt, and every 1999th event is a dead letter."""
 PERIOD_SECONDS = 30 * 86400.0
@@ -33,12 +33,12 @@ def get_event_type(event_number: int) -> str:
 
 
 def get_drain_number(event_number: int) -> int:
-    """Return the number of the drain that the event belongs to; consecutive drains overlap in time."""
+    """Return the number of the drain that the event belongs to; successive drains overlap in time."""
     return min(DRAIN_COUNT - 1, (event_number * DRAIN_COUNT // EVENT_COUNT + event_number % 3))
 
 
 def iter_rows(count: int) -> Iterator[tuple[Row, Row, Row]]:
-    """Yield one row for each of the tables EVENTS, BODIES and ATTEMPTS, with values in column order."""
+    """Yield one row each for the tables EVENTS, BODIES and ATTEMPTS, with values in column order."""
     start_time = time.time() - PERIOD_SECONDS
     for number in range(count):
         drain_number, key, type_ = get_drain_number(number), f"id-{number}", get_event_type(number)
@@ -98,7 +98,7 @@ def _fill_postgresql(url: str, count: int) -> None:
 def _insert_rows(
     insert: Callable[[Table, Iterable[Row]], None], execute: Callable[[str], None], dialect: object, count: int
 ) -> None:
-    """Insert all rows in one transaction; drop the indexes first and recreate them last, which is faster."""
+    """Insert all rows in one transaction; for speed, drop the indexes before and recreate them afterwards."""
     execute("BEGIN")
     indexes = [index for table in METADATA.sorted_tables for index in table.indexes]
     for index in indexes:

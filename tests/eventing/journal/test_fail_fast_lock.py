@@ -1,4 +1,4 @@
-"""Tests for the lock that rejects other threads while its holder hangs."""
+"""Tests for the fail-fast lock, which rejects other threads while the thread that holds it hangs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_only_one_thread_waits_for_hanging_lock_holder() -> None:
-    """Check that one thread waits for a hanging lock holder, and that later threads are rejected immediately.
+    """Check that one thread waits for a hanging lock holder, and that further threads are rejected immediately.
 
     A database may accept a commit and never respond. Threads that wait for the lock cannot answer requests or the
     kubelet's probes.
@@ -44,10 +44,10 @@ def test_only_one_thread_waits_for_hanging_lock_holder() -> None:
         pass
 
 
-def test_number_of_threads_that_wait_for_slow_lock_holder_is_limited() -> None:
-    """Check that at most `MAX_WAITERS` threads wait for a slow lock holder, and that other threads are rejected.
+def test_number_of_threads_waiting_for_slow_lock_holder_is_limited() -> None:
+    """Check that at most `MAX_WAITERS` threads wait for a slow lock holder, and that further threads are rejected.
 
-    Otherwise requests to record events could occupy all ten threads of a process for the duration of a commit.
+    Otherwise, requests to record events could occupy all ten threads of the process during a slow commit.
     """
     lock = FailFastLock(OSError)
 
@@ -67,9 +67,9 @@ def test_number_of_threads_that_wait_for_slow_lock_holder_is_limited() -> None:
 
 
 def test_no_thread_of_burst_is_rejected_if_lock_is_held_briefly() -> None:
-    """Check that ten simultaneous threads all acquire the lock if each thread holds the lock only briefly.
+    """Check that ten simultaneous threads all acquire the lock if each of them holds it only briefly.
 
-    Many nodes that are drained together cause such bursts of events, and no event should have to be retried later.
+    Simultaneous drains of many nodes cause such bursts of events, and no event should need a retry.
     """
     lock, barrier = FailFastLock(OSError), threading.Barrier(11)
 

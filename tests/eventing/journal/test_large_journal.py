@@ -1,4 +1,4 @@
-"""Tests for a journal with a million events: filtered queries take less than 0.5 s on SQLite and PostgreSQL."""
+"""Tests that queries of a journal with a million events take less than 0.5 s on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _measure_query_seconds(journal: Journal, query: Query) -> float:
 
 
 def test_recording_is_fast_in_large_journal(large_journal: Journal) -> None:
-    """Check that recording one event takes less than 1 ms (median)."""
+    """Check that the median time to record an event is less than 1 ms."""
     median = measure_median_write_seconds(large_journal, 0)
 
     print(f"median time to record an event in a journal with {EVENT_COUNT} events: {median * 1000:.2f} ms")

@@ -1,4 +1,4 @@
-"""Tests that SQLite and PostgreSQL journals with an older schema are migrated, and with a newer schema rejected."""
+"""Tests that journals with an older schema are migrated, and journals with a newer schema are rejected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REPLIES = '[{"id": "r"}]'
 EXPECTED_BYTES = 3 * (EVENT_OVERHEAD_BYTES + 100 + 2 * len(f"0/x{events.NODE_CORDONED}")) + (
     ATTEMPT_OVERHEAD_BYTES + len(REPLIES) + len("busy") + 2 * len("0/xtaint")
 )
-"""Size of three 100-byte events and one attempt; key columns count twice, for the row and for the index."""
+"""Size of three 100-byte events and one attempt; key columns count twice, because an index repeats them."""
 MIGRATE_AND_WAIT_PROGRAM = """
 import signal, sys
 from eventing.journal.database import create_database_engine
@@ -49,12 +49,12 @@ CREATE TABLE attempts (event TEXT, source TEXT, function TEXT, at DOUBLE PRECISI
     seconds DOUBLE PRECISION NOT NULL, status INTEGER NOT NULL, replies TEXT NOT NULL, error TEXT NOT NULL,
     PRIMARY KEY (event, source, function, at, replay))
 """
-"""The schema of version 0: attempts have no size, and the tables have no version."""
+"""The schema of version 0: attempts have no column for their size, and there is no table for the version."""
 
 
 @pytest.fixture
 def older_journal_url(journal_url: str) -> Iterator[str]:
-    """Yield the URL of a version 0 journal with three events and one attempt on the first event."""
+    """Yield the URL of a version 0 journal with three events and one attempt for the first event."""
     engine = create_database_engine(journal_url)
     serial_type = "INTEGER" if engine.dialect.name == "sqlite" else "BIGSERIAL"
     with engine.begin() as connection:
@@ -95,8 +95,8 @@ def set_schema_version(url: str, version: int) -> None:
     engine.dispose()
 
 
-def test_older_journal_is_migrated_without_loss(older_journal_url: str) -> None:
-    """X-2: A migration keeps events and attempts, and the migrated journal stores new attempts and their sizes."""
+def test_older_journal_is_migrated_without_data_loss(older_journal_url: str) -> None:
+    """X-2: a migration keeps events and attempts, and the migrated journal stores new attempts with their sizes."""
     with closing(Journal(older_journal_url)) as journal:
         assert list_event_ids(journal) == ["0", "1", "2"]
         assert journal.select()[0].attempts == (
@@ -112,7 +112,7 @@ def test_older_journal_is_migrated_without_loss(older_journal_url: str) -> None:
 
 
 def test_writer_rejects_journal_migrated_by_newer_release(journal_url: str) -> None:
-    """Check that a writer does not write to a journal that a newer release has migrated.
+    """Check that a running writer stops writing to a journal that a newer release has migrated.
 
     During an upgrade, the old and the new release run at the same time.
     """
@@ -135,7 +135,7 @@ def test_new_journal_has_current_schema_version(journal_url: str) -> None:
 
 
 def test_tables_with_current_schema_but_no_version_count_as_version_1(journal_url: str) -> None:
-    """Check that tables with the current schema but no version, as old releases created them, count as version 1."""
+    """Check that tables with the current schema but no version, as early releases created them, count as version 1."""
     with closing(Journal(journal_url)) as journal:
         journal.write_event(SAMPLE_EVENTS[0])
     engine = create_database_engine(journal_url)
@@ -154,7 +154,7 @@ def test_tables_with_current_schema_but_no_version_count_as_version_1(journal_ur
     ids=["read", "await", "write"],
 )
 def test_journal_with_newer_schema_is_rejected(journal_url: str, options: dict[str, bool]) -> None:
-    """Check that a newer journal is rejected unchanged, with a message that names journal, versions and remedy."""
+    """Check that a journal with a newer schema stays unchanged; the error names journal, versions and remedy."""
     Journal(journal_url).close()
     set_schema_version(journal_url, SCHEMA_VERSION + 1)
 
@@ -183,7 +183,7 @@ def test_reader_error_for_older_journal_suggests_remedy(older_journal_url: str, 
 def test_long_running_reader_does_not_migrate_older_journal(older_journal_url: str) -> None:
     """Check that a reader with `defer_not_ready` migrates nothing, and reads the journal once `record` has migrated it.
 
-    Otherwise a new console could migrate tables that an older `record`, which does not support the new schema, uses.
+    Otherwise, a newer console could migrate tables that an older `record` still uses.
     """
     with closing(Journal(older_journal_url, create=False, defer_not_ready=True)) as reader:
         for _ in range(2):
@@ -197,7 +197,7 @@ def test_long_running_reader_does_not_migrate_older_journal(older_journal_url: s
 
 @pytest.mark.slow
 def test_migration_of_killed_process_is_repeated(older_journal_url: str) -> None:
-    """X-2: If a process is killed before it commits a migration, the next process to open the journal migrates it."""
+    """X-2: if a process is killed before it commits a migration, the next process that opens the journal repeats it."""
     child = subprocess.Popen(
         [sys.executable, "-c", MIGRATE_AND_WAIT_PROGRAM, older_journal_url], stdout=subprocess.PIPE, text=True
     )
@@ -228,8 +228,8 @@ def test_concurrent_processes_migrate_journal_only_once(older_journal_url: str) 
     assert [child.communicate(timeout=60)[0] for child in children] == ["3\n"] * 3
 
 
-def test_command_in_error_message_migrates_the_journal(older_journal_url: str) -> None:
-    """Check that the command that the error message suggests migrates a journal that no function writes to."""
+def test_command_in_error_message_migrates_journal(older_journal_url: str) -> None:
+    """Check that the command in the error message migrates a journal to which no function writes."""
     result = CliRunner().invoke(cli, ["events", "--journal", older_journal_url, "--import", "/dev/null"])
 
     assert result.exit_code == 0, result.output

@@ -1,4 +1,4 @@
-"""Tests for the journal's retention: limits by age and by size."""
+"""Tests for the journal's retention limits by age and by size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ONE_DAY = timedelta(days=1)
 
 @pytest.fixture
 def journal_of_ten_days(journal_url: str) -> Iterator[Journal]:
-    """Yield a journal with one event, and one attempt on it, for each of the last ten days."""
+    """Yield a journal with one event and its attempt for each of the last ten days."""
     with closing(Journal(journal_url)) as journal:
         dated_events = [
             (
@@ -43,27 +43,27 @@ def journal_of_ten_days(journal_url: str) -> Iterator[Journal]:
 
 
 def list_days_with_remaining_events(journal: Journal) -> list[int]:
-    """Return the days whose events remain, and check that each of these events still has its attempt."""
+    """Return the days whose events remain in the journal, and check that each event still has its attempt."""
     entries = journal.select(Query(types=(events.PODS_GONE,)))
     assert all(len(entry.attempts) == 1 for entry in entries)
     return [data["day"] for entry in entries if isinstance(data := entry.event.get_data(), dict)]
 
 
 def test_pruning_without_limits_deletes_nothing(journal_of_ten_days: Journal) -> None:
-    """X-2: Without a limit, pruning deletes nothing."""
+    """X-2: without a limit, pruning deletes nothing."""
     assert journal_of_ten_days.prune() == 0
     assert len(list_days_with_remaining_events(journal_of_ten_days)) == 10
 
 
 def test_events_older_than_limit_are_deleted(journal_of_ten_days: Journal) -> None:
-    """Check that events that arrived before the age limit are deleted with their attempts."""
+    """Check that pruning deletes events that arrived before the age limit, with their attempts."""
     assert journal_of_ten_days.prune(max_age=timedelta(days=4.5)) == 6
     assert list_days_with_remaining_events(journal_of_ten_days) == [4, 3, 2, 1]
     assert journal_of_ten_days.prune(max_age=timedelta(days=4.5)) == 0
 
 
 def test_oldest_events_are_deleted_to_meet_size_limit(journal_of_ten_days: Journal) -> None:
-    """Check that the oldest events are deleted until the size is below the limit, and that newer events are kept."""
+    """Check that pruning deletes the oldest events until the size is below the limit, and keeps newer events."""
     size = journal_of_ten_days.measure_bytes()
 
     deleted_count = journal_of_ten_days.prune(max_bytes=size // 2)
@@ -73,8 +73,8 @@ def test_oldest_events_are_deleted_to_meet_size_limit(journal_of_ten_days: Journ
     assert list_days_with_remaining_events(journal_of_ten_days) == list(range(10 - deleted_count, 0, -1))
 
 
-def test_flood_of_foreign_events_does_not_displace_product_events(journal_of_ten_days: Journal) -> None:
-    """X-6: A flood of foreign events does not displace the product's events, which may use half of the size limit."""
+def test_flood_of_other_events_does_not_displace_product_events(journal_of_ten_days: Journal) -> None:
+    """X-6: a flood of events from other sources does not displace product events, which may use half the limit."""
     own_size = journal_of_ten_days.measure_bytes()
     flood = build_flood_events(0, 50)
     journal_of_ten_days.write_events(flood)
@@ -89,8 +89,8 @@ def test_flood_of_foreign_events_does_not_displace_product_events(journal_of_ten
     assert [entry.event.get_id() for entry in remaining] == [str(number) for number in range(50 - len(remaining), 50)]
 
 
-def test_attempts_are_deleted_together_with_foreign_events(journal_of_ten_days: Journal) -> None:
-    """X-6: Foreign events are deleted with their attempts, and may use all space that the product's events do not use.
+def test_attempts_are_deleted_together_with_events_from_other_sources(journal_of_ten_days: Journal) -> None:
+    """X-6: events from other sources are deleted with their attempts, and may use the space that product events leave.
 
     In this test, the attempts take more space than the small events.
     """
@@ -108,8 +108,8 @@ def test_attempts_are_deleted_together_with_foreign_events(journal_of_ten_days: 
     assert len(journal_of_ten_days.select(Query(types=(events.PODS_GONE,)))) == 10
 
 
-def test_attempts_on_unrecorded_events_are_deleted_to_meet_size_limit(journal_of_ten_days: Journal) -> None:
-    """X-6: Attempts on unrecorded events, which clients post directly to functions, are deleted like foreign events."""
+def test_attempts_for_unrecorded_events_are_deleted_to_meet_size_limit(journal_of_ten_days: Journal) -> None:
+    """X-6: attempts for unrecorded events, which clients post directly to functions, count as from other sources."""
     own_size = journal_of_ten_days.measure_bytes()
     journal_of_ten_days.write_events(
         (build_foreign_event(number, "x"), TEST_START - number * ONE_DAY) for number in range(5)
@@ -127,7 +127,7 @@ def test_attempts_on_unrecorded_events_are_deleted_to_meet_size_limit(journal_of
     "source", [events.SOURCE_PREFIX + "x", events.SOURCE_PREFIX.upper()], ids=["same prefix", "in upper case"]
 )
 def test_attempts_with_similar_source_do_not_displace_product_events(journal_of_ten_days: Journal, source: str) -> None:
-    """X-6: Attempts on unrecorded events whose source resembles the product's do not displace the product's events.
+    """X-6: attempts for unrecorded events with a similar source do not displace the product's events.
 
     `record` rejects such events, but functions still process them and report their attempts.
     """
@@ -140,10 +140,10 @@ def test_attempts_with_similar_source_do_not_displace_product_events(journal_of_
     assert list_days_with_remaining_events(journal_of_ten_days) == list(range(10, 0, -1))
 
 
-def test_source_in_upper_case_is_foreign(journal_of_ten_days: Journal) -> None:
-    """X-6: A source that differs from the product's source only in upper and lower case is foreign.
+def test_source_in_upper_case_does_not_count_as_product_source(journal_of_ten_days: Journal) -> None:
+    """X-6: a source that differs from the product's source only in upper and lower case is another source.
 
-    `record` accepts such events without a signature, and SQLite's LIKE would treat both sources as equal.
+    `record` accepts events from this source without a signature, and SQLite's LIKE would treat both sources as equal.
     """
     own_size = journal_of_ten_days.measure_bytes()
     journal_of_ten_days.write_events(
@@ -157,7 +157,7 @@ def test_source_in_upper_case_is_foreign(journal_of_ten_days: Journal) -> None:
 
 
 def test_pruning_deletes_no_more_than_needed(journal_of_ten_days: Journal) -> None:
-    """X-6: Pruning deletes only as many old attempts on unrecorded events as the limit requires."""
+    """X-6: pruning deletes only as many old attempts for unrecorded events as the limit requires."""
     journal_of_ten_days.write_attempts(build_unrecorded_attempts("/past-the-broker", 20, count=20))
     size = journal_of_ten_days.measure_bytes()
 
@@ -165,8 +165,8 @@ def test_pruning_deletes_no_more_than_needed(journal_of_ten_days: Journal) -> No
     assert journal_of_ten_days.measure_bytes() > size - 2000
 
 
-def test_old_attempts_on_unrecorded_events_are_deleted(journal_of_ten_days: Journal) -> None:
-    """Check that attempts on unrecorded events are deleted once the attempts exceed the age limit."""
+def test_old_attempts_for_unrecorded_events_are_deleted(journal_of_ten_days: Journal) -> None:
+    """Check that attempts for unrecorded events are deleted once they are older than the age limit."""
     before = journal_of_ten_days.measure_bytes()
     journal_of_ten_days.write_attempts(build_unrecorded_attempts("/past-the-broker", 12, count=300))
 
@@ -176,7 +176,7 @@ def test_old_attempts_on_unrecorded_events_are_deleted(journal_of_ten_days: Jour
 
 
 def test_product_events_exceeding_half_of_limit_are_deleted(journal_of_ten_days: Journal) -> None:
-    """X-6: The product's oldest events are deleted if its events exceed half of the limit; the newest events remain."""
+    """X-6: if the product's events exceed half of the limit, its oldest events are deleted, and the newest remain."""
     journal_of_ten_days.write_events(
         (build_foreign_event(number, "x"), TEST_START + timedelta(seconds=number)) for number in range(3)
     )
@@ -188,9 +188,9 @@ def test_product_events_exceeding_half_of_limit_are_deleted(journal_of_ten_days:
 
 
 def test_events_arriving_during_pruning_are_kept(journal_url: str, journal_of_ten_days: Journal) -> None:
-    """X-6: Events that arrive during pruning are not counted until the next pruning.
+    """X-6: events that arrive during pruning are not counted until the next pruning.
 
-    Otherwise a continuing flood would displace the oldest events, which belong to the product.
+    Otherwise, a continuing flood would displace the oldest events, which are the product's.
     """
 
     class FloodedJournal(Journal):
@@ -212,7 +212,7 @@ def test_events_arriving_during_pruning_are_kept(journal_url: str, journal_of_te
 
 
 def build_flood_events(first: int, end: int) -> list[tuple[CloudEvent, datetime]]:
-    """Build large foreign events that arrive one per second, starting now."""
+    """Build large events from other sources that arrive one per second, starting now."""
     return [
         (build_foreign_event(number, "x" * 20_000), TEST_START + timedelta(seconds=number))
         for number in range(first, end)
@@ -220,19 +220,19 @@ def build_flood_events(first: int, end: int) -> list[tuple[CloudEvent, datetime]
 
 
 def build_unrecorded_attempts(source: str, days_ago: int, count: int) -> Iterator[Attempt]:
-    """Build attempts on unrecorded events, one per second, starting `days_ago` days ago."""
+    """Build attempts for unrecorded events, one per second, starting `days_ago` days ago."""
     start = TEST_START - days_ago * ONE_DAY
     return (Attempt(source, f"x{n}", "begin", start + timedelta(seconds=n), 0.1, 204) for n in range(count))
 
 
 def build_foreign_event(number: int, text: str) -> CloudEvent:
-    """Build an event from a source outside this project."""
+    """Build an event from a source outside this product."""
     attributes = {"id": str(number), "source": "/flood", "type": "flood", "datacontenttype": "application/json"}
     return CloudEvent(attributes, {"text": text})
 
 
 def test_flood_triggers_pruning_before_interval_ends(tmp_path: Path) -> None:
-    """X-6: Pruning starts early once an eighth of the limit has been written, so that a flood cannot fill the disk."""
+    """X-6: pruning starts early after writes of an eighth of the limit, so that a flood cannot fill the disk."""
     pruned = threading.Event()
 
     class PruneSignalingJournal(Journal):
@@ -253,7 +253,7 @@ def test_flood_triggers_pruning_before_interval_ends(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_pruning_uses_several_transactions(journal_url: str) -> None:
-    """Check that pruning can delete more events than one transaction handles."""
+    """Check that pruning can delete more events than a single transaction deletes."""
     with closing(Journal(journal_url)) as journal:
         journal.write_events(
             (
@@ -280,13 +280,13 @@ def test_retention_limits_are_read_from_environment() -> None:
 @pytest.mark.parametrize("name", ["JOURNAL_DAYS", "JOURNAL_BYTES"])
 @pytest.mark.parametrize("value", ["0", "-1", "soon", "1e3", "nan", "5Gb", " 5", "99999999999999999999"])
 def test_error_for_invalid_limit_names_variable(name: str, value: str) -> None:
-    """X-6: An invalid limit raises an error that names the variable, so that no limit is silently ignored."""
+    """X-6: the error about an invalid limit names the environment variable, so that no limit is silently ignored."""
     with pytest.raises(ValueError, match=f"{name}={value} is not a number of"):
         Retention.from_environment({name: value})
 
 
 def test_pruner_runs_once_per_interval_in_background_thread(journal_of_ten_days: Journal) -> None:
-    """Check that the first event starts a thread that prunes the journal, and that no second one starts for an hour."""
+    """Check that the first event starts a pruning thread, and that no second one starts within an hour."""
     pruner = Pruner(journal_of_ten_days, Retention(max_age=timedelta(days=4.5)))
 
     for _ in range(3):
@@ -300,9 +300,9 @@ def test_pruner_runs_once_per_interval_in_background_thread(journal_of_ten_days:
 
 
 def test_only_one_thread_prunes_at_a_time(tmp_path: Path) -> None:
-    """Check that only one thread prunes at a time, and that another thread may prune as soon as it has finished.
+    """Check that only one thread prunes at a time, and that another thread may prune afterwards.
 
-    Two concurrent threads could both measure the same excess and together delete twice as much as necessary.
+    Two concurrent threads could both measure the same excess, and together delete twice as much as necessary.
     """
     started, resume = threading.Semaphore(0), threading.Event()
 
@@ -330,7 +330,7 @@ def test_only_one_thread_prunes_at_a_time(tmp_path: Path) -> None:
 def test_pruning_waits_for_slow_commit_while_writers_wait(journal_of_ten_days: Journal) -> None:
     """Check that pruning waits for a slow commit even if `MAX_WAITERS` writers are already waiting.
 
-    If the lock rejected the pruner, pruning would not be attempted again until the first event an hour later.
+    If the lock rejected the pruning thread, the next attempt to prune would follow only after an hour.
     """
     with ThreadPoolExecutor(1 + MAX_WAITERS) as threads:
         with journal_of_ten_days._database.begin():

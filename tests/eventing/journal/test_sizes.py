@@ -1,4 +1,4 @@
-"""Test for the journal's size estimate against the size of its SQLite file."""
+"""Test that compares the journal's estimated size with the size of its SQLite file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def build_pods_gone_event(number: int) -> CloudEvent:
 
 
 def create_event_builder_with_name(name: str) -> BuildEvent:
-    """Return a function that builds foreign events whose id, source and type contain `name`."""
+    """Return a function that builds events of another source, whose id, source and type contain `name`."""
     return lambda number: CloudEvent({"id": f"{number}-{name}", "source": f"/{name}", "type": name}, None)
 
 
@@ -50,7 +50,7 @@ EVENT_BUILDERS = {
 def test_file_size_and_estimate_differ_by_at_most_factor_two(
     tmp_path: Path, build_event: BuildEvent, status_and_error: tuple[int, str]
 ) -> None:
-    """X-6: The file is at most twice as large as the estimate, and the estimate at most twice as large as the file.
+    """X-6: the file's actual and estimated sizes differ by at most a factor of two.
 
     Each event has five attempts. If the estimate were too low, the journal could fill the volume and make the pod fail.
     """

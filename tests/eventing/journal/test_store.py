@@ -65,7 +65,7 @@ def build_api_event(kind: str, resource: dict[str, Any]) -> CloudEvent:
 
 
 def test_duplicate_events_are_stored_once_in_order_of_arrival(journal: Journal) -> None:
-    """X-2: Source and id identify a duplicate, and entries are returned in order of arrival."""
+    """X-2: an event with the source and id of a recorded event is not stored again; entries are in order of arrival."""
     are_new = [journal.write_event(build_numbered_event(number)) for number in (2, 1, 2, 3, 1)]
 
     entries = journal.select()
@@ -77,7 +77,7 @@ def test_duplicate_events_are_stored_once_in_order_of_arrival(journal: Journal) 
 
 
 def test_entries_are_ordered_by_arrival(journal: Journal) -> None:
-    """X-2: Entries are ordered by arrival time, even if concurrent requests are written in a different order."""
+    """X-2: entries are sorted by arrival time, even if concurrent requests are written in a different order."""
     first, second = TEST_START, TEST_START + timedelta(seconds=1)
     journal.write_event(build_numbered_event(2), second)
     journal.write_event(build_numbered_event(1), first)
@@ -92,7 +92,7 @@ def test_entries_are_ordered_by_arrival(journal: Journal) -> None:
     "data", [{"some": "ünïcode\x00 and NUL"}, ["a list"], "text that is not JSON", b"\xff\x00", None], ids=str
 )
 def test_event_is_returned_unchanged(journal: Journal, data: Any) -> None:
-    """X-2: Attributes, extensions and data are returned unchanged, so that the event can be posted again."""
+    """X-2: attributes, extensions and data are returned unchanged, so that the event can be posted again."""
     attributes = {"id": "1", "source": "/x", "type": "x", "partitionkey": "node-1", "time": TEST_START}
     if not isinstance(data, (str, bytes)):
         attributes["datacontenttype"] = "application/json"
@@ -108,15 +108,15 @@ def test_event_is_returned_unchanged(journal: Journal, data: Any) -> None:
 
 
 def test_event_of_maximum_size_is_returned(journal: Journal) -> None:
-    """X-2: An event with 2 MiB of data, the ingress maximum, can be stored and read, although its JSON is larger."""
+    """X-2: an event with 2 MiB of data, the ingress limit, can be stored and read, although its JSON is larger."""
     data = b"\xff" * (2 * 1024 * 1024)
     journal.write_event(CloudEvent({"id": "1", "source": "/x", "type": "x", "datacontenttype": "image/png"}, data))
 
     assert journal.select()[0].event.get_data() == data
 
 
-def test_events_survive_a_restart(journal_url: str) -> None:
-    """X-2: Events survive a restart, and are still recognized as duplicates."""
+def test_events_are_kept_across_restart(journal_url: str) -> None:
+    """X-2: after a restart, recorded events are returned, and are recognized as duplicates when sent again."""
     with closing(Journal(journal_url)) as first:
         first.write_event(build_numbered_event(1))
 
@@ -126,7 +126,7 @@ def test_events_survive_a_restart(journal_url: str) -> None:
 
 
 def test_journal_is_readable_with_read_permission_only(journal_url: str, postgresql: PostgreSQL) -> None:
-    """Check that a database user with read permission only can read a journal in PostgreSQL."""
+    """Check that a PostgreSQL user with only the permission to read can read a journal."""
     with closing(Journal(journal_url)) as journal:
         journal.write_event(build_numbered_event(1))
     reader = postgresql.create_reader_url(journal_url) if "://" in journal_url else journal_url
@@ -136,7 +136,7 @@ def test_journal_is_readable_with_read_permission_only(journal_url: str, postgre
 
 
 def test_concurrent_writers_record_each_event_once(journal_url: str) -> None:
-    """X-2: Two journals that share a database, each with several threads, record every event exactly once."""
+    """X-2: two journals that share a database, each with several threads, record every event exactly once."""
     journals = [Journal(journal_url) for _ in range(2)]
 
     def write_events(journal: Journal) -> None:
@@ -155,7 +155,7 @@ def test_concurrent_writers_record_each_event_once(journal_url: str) -> None:
 
 
 def test_attempts_are_returned_once_with_recorded_event(journal: Journal) -> None:
-    """X-6: Attempts are returned with their event, whichever is recorded first, and duplicates are stored once."""
+    """X-6: attempts are returned once with their event, whichever is recorded first."""
     first, second = build_numbered_event(1), build_numbered_event(2)
     reply = {"id": "r", "type": events.NODE_TAINTED, "data": {"deep": [1]}}
     failure = build_attempt(first, 503, error="no answer")
@@ -173,8 +173,8 @@ def test_attempts_are_returned_once_with_recorded_event(journal: Journal) -> Non
     assert second_entry.attempts == ()
 
 
-def test_failure_followed_by_success_is_not_selected_as_failed(journal: Journal) -> None:
-    """X-6: Events whose failed attempt was repeated with success are not failed, unless another function failed."""
+def test_event_with_successful_retry_is_not_selected_as_failed(journal: Journal) -> None:
+    """X-6: an event counts as failed if the last attempt of any function failed, and not if a retry succeeded."""
     repaired, still_failed, failed_again = map(build_numbered_event, (1, 2, 3))
     success = replace(build_attempt(repaired), at=TEST_START + timedelta(seconds=1))
     for event in (repaired, still_failed, failed_again):
@@ -191,7 +191,7 @@ def test_failure_followed_by_success_is_not_selected_as_failed(journal: Journal)
 
 @pytest.mark.parametrize("extreme_time", [datetime.min, datetime.max])
 def test_row_with_out_of_range_time_does_not_hide_other_rows(journal: Journal, extreme_time: datetime) -> None:
-    """X-1: A row from an older release whose time is out of Python's range does not hide other rows."""
+    """X-1: a row from an older release with a time beyond Python's range does not hide other rows."""
     event = build_numbered_event(1)
     journal.write_event(event, extreme_time.replace(tzinfo=timezone.utc))
     journal.write_attempts([replace(build_attempt(event), at=extreme_time.replace(tzinfo=timezone.utc))])
@@ -202,7 +202,7 @@ def test_row_with_out_of_range_time_does_not_hide_other_rows(journal: Journal, e
 
 
 def test_entry_has_cause_maintenance_node_and_dead_letter(journal: Journal) -> None:
-    """X-6: An entry's cause, maintenance, node and dead letter are read from our events and from API server events."""
+    """X-6: an entry's cause, maintenance, node and dead letter are read from product and API server events."""
     metadata = {"name": "nm", "uid": "uid-1"}
     created = build_api_event("NodeMaintenance", {"metadata": metadata, "spec": {"nodeName": "node-1"}})
     begun_event = build_event(events.MAINTENANCE_BEGUN, "begin", MAINTENANCE, "node-1", cause=created)
@@ -243,7 +243,7 @@ def test_entry_has_cause_maintenance_node_and_dead_letter(journal: Journal) -> N
     ],
 )
 def test_query_filters_entries(journal: Journal, query: Query, expected: list[int]) -> None:
-    """X-6: A query filters by node, maintenance (uid or name), type, time and failure, and combines all conditions."""
+    """X-6: a query filters by node, maintenance (uid or name), type, time and failure; all conditions must match."""
     failed = build_numbered_event(3)
     _write_sample_events(journal, failed)
     journal.write_attempts(
@@ -262,7 +262,7 @@ def test_query_filters_entries(journal: Journal, query: Query, expected: list[in
 def test_redriven_dead_letter_is_not_selected_as_awaiting_redrive(
     journal: Journal, path: str, replay: str, status: int
 ) -> None:
-    """X-6: The query for dead letters that await a redrive selects those for which `awaits_redrive` is true."""
+    """X-6: the query for dead letters that await a redrive returns exactly those for which `awaits_redrive` is true."""
     dead = build_numbered_event(1)
     journal.write_event(add_dead_letter_extensions(dead, DeadLetter(f"http://in/{path}", 503, "away")))
     journal.write_attempts([build_attempt(dead, status, replay=replay)])
@@ -273,7 +273,7 @@ def test_redriven_dead_letter_is_not_selected_as_awaiting_redrive(
 
 
 def test_query_selects_events_after_seq_or_by_id(journal: Journal) -> None:
-    """X-6: A query can select the events after a sequence number, or events with given ids."""
+    """X-6: a query can select the events after a sequence number, or the events with given ids."""
     _write_sample_events(journal, build_numbered_event(3))
     entries = journal.select()
     expected = tuple(entry.event.get_id() for entry in entries[1:3])
@@ -282,8 +282,8 @@ def test_query_selects_events_after_seq_or_by_id(journal: Journal) -> None:
     assert list_event_numbers(journal.select(Query(ids=expected))) == [2, 3]
 
 
-def test_version_of_list_changes_with_its_entries_and_attempts(journal: Journal) -> None:
-    """Check that the version changes with an event and an attempt of the list, but not with those of other lists."""
+def test_version_of_query_result_changes_with_its_entries_and_attempts(journal: Journal) -> None:
+    """Check that a new event or attempt changes the version of a query that selects it, but not of other queries."""
     query, event = Query(maintenance=MAINTENANCE.uid, limit=2, keep_newest=True), build_numbered_event(1)
     versions = [journal.compute_version(query)]
     journal.write_event(event)
@@ -312,8 +312,8 @@ def _write_sample_events(journal: Journal, third_event: BaseCloudEvent) -> None:
     journal.write_event(other_event)
 
 
-def test_error_for_invalid_file_names_the_file(tmp_path: Path) -> None:
-    """X-6: An invalid path or a file of a different format raises an error that names the file."""
+def test_error_for_invalid_file_names_file(tmp_path: Path) -> None:
+    """X-6: an invalid path, or a file that is not a journal, raises an error that names the file."""
     (tmp_path / "text").write_text("This text is not a SQLite database. " * 24)
 
     with pytest.raises(JournalError, match="no-such-folder"):
@@ -326,14 +326,14 @@ def test_error_for_invalid_file_names_the_file(tmp_path: Path) -> None:
     "journal_url", ["mysql://u:secret@h/d", "http://example.com/", "nonsense://", "postgresql://u:secret@h:5432x/d"]
 )
 def test_error_for_unsupported_url_lists_supported_urls(journal_url: str) -> None:
-    """X-6: An unsupported URL raises an error that lists the supported forms and does not reveal the password."""
+    """X-6: an unsupported URL raises an error that lists the supported forms and does not reveal the password."""
     with pytest.raises(JournalError, match="use a path, sqlite:///PATH or postgresql://") as error:
         Journal(journal_url)
     assert "secret" not in str(error.value)
 
 
 def test_failed_write_raises_journal_error(tmp_path: Path) -> None:
-    """X-6: A failed write raises `JournalError`, to which `record` responds with 503."""
+    """X-6: a failed write raises `JournalError`, to which `record` responds with 503."""
     with closing(Journal(tmp_path / "journal.db")) as journal:
         with closing(sqlite3.connect(tmp_path / "journal.db")) as other:
             other.execute("DROP TABLE events")
@@ -344,7 +344,7 @@ def test_failed_write_raises_journal_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["journal.db", "journal.db*"])
 def test_deleted_database_file_is_created_again(tmp_path: Path, name: str) -> None:
-    """X-6: A deleted database file is created again; SQLite would otherwise continue to write to the deleted file."""
+    """X-6: a deleted database file is created again; otherwise, SQLite would continue to write to the deleted file."""
     with closing(Journal(tmp_path / "journal.db")) as journal:
         journal.write_event(build_numbered_event(1))
         for file in tmp_path.glob(name):
@@ -355,7 +355,7 @@ def test_deleted_database_file_is_created_again(tmp_path: Path, name: str) -> No
 
 
 def test_events_are_written_to_replaced_database_file(tmp_path: Path) -> None:
-    """X-6: If the database file is replaced, for example by a backup, the next events are written to the new file."""
+    """X-6: if the database file is replaced, for example from a backup, the next events are written to the new file."""
     with closing(Journal(tmp_path / "journal.db")) as journal, closing(Journal(tmp_path / "backup.db")) as backup:
         journal.write_event(build_numbered_event(1))
         backup.write_event(build_numbered_event(0))
@@ -370,7 +370,7 @@ def test_events_are_written_to_replaced_database_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("create", [True, False])
 def test_reader_reads_replaced_database_file(tmp_path: Path, create: bool) -> None:
-    """X-6: A long-running reader, such as a console, reads the file that currently exists at its path."""
+    """X-6: a long-running reader, such as a console, reads the file that currently exists at its path."""
     file = tmp_path / "journal.db"
     with closing(Journal(file)) as first:
         first.write_event(build_numbered_event(1))
@@ -384,10 +384,10 @@ def test_reader_reads_replaced_database_file(tmp_path: Path, create: bool) -> No
             assert list_event_numbers(reader.select()) == [2]
 
 
-def test_reader_reports_missing_file_until_record_creates_file(tmp_path: Path) -> None:
-    """X-6: A reader does not create a missing file, and reads the file as soon as `record` has created it.
+def test_reader_reports_missing_file_until_writer_creates_file(tmp_path: Path) -> None:
+    """X-6: a reader does not create a missing file, and reads the file once `record` has created it.
 
-    Until then, and after the file is deleted, the error reports that the file does not exist.
+    While the file does not exist, the reader's error reports this.
     """
     file = tmp_path / "a journal #1 of 50%.db"
     with pytest.raises(JournalError, match="file does not exist yet: the function record creates it"):
@@ -409,7 +409,7 @@ def test_reader_reports_missing_file_until_record_creates_file(tmp_path: Path) -
 
 
 def test_writes_fail_until_missing_directory_is_restored(tmp_path: Path) -> None:
-    """X-6: Writes fail while the directory is missing, and succeed after it is restored."""
+    """X-6: writes fail while the directory is missing, and succeed once it is restored."""
     folder = tmp_path / "volume"
     folder.mkdir()
     with closing(Journal(folder / "journal.db")) as journal:
@@ -425,7 +425,7 @@ def test_writes_fail_until_missing_directory_is_restored(tmp_path: Path) -> None
 
 
 def assert_second_write_succeeds(journal: Journal) -> None:
-    """Check that the first write to a removed or replaced file fails, and that a second write succeeds."""
+    """Check that the first write to a removed or replaced file fails, and that the second write succeeds."""
     with pytest.raises(JournalError, match="removed or replaced"):
         journal.write_event(build_numbered_event(2))
     assert journal.write_event(build_numbered_event(2))
@@ -438,9 +438,10 @@ def read_event_numbers(path: Path) -> list[int]:
 
 
 def measure_median_write_seconds(journal: Journal, round_number: int, batches: int = 10, count: int = 100) -> float:
-    """Return the lowest of several batches' median times to record one event.
+    """Return the lowest of several batches' median times to record an event.
 
-    In PostgreSQL, each event waits for the disk, which other tests may keep busy; the lowest median excludes that.
+    In PostgreSQL, each event waits for the disk, which other tests may use at the same time; the lowest median excludes
+    their effect.
     """
     starts = range(round_number * batches * count, (round_number + 1) * batches * count, count)
     return min(_measure_median_seconds(journal, range(start, start + count)) for start in starts)
@@ -457,7 +458,7 @@ def _measure_median_seconds(journal: Journal, event_numbers: range) -> float:
 
 @pytest.mark.slow
 def test_recording_event_takes_less_than_one_millisecond(journal: Journal) -> None:
-    """Check that recording one event takes less than 1 ms (median), including the write to disk."""
+    """Check that the median time to record an event, including the write to disk, is less than 1 ms."""
 
     def is_fast(round_number: int) -> bool:
         median = measure_median_write_seconds(journal, round_number)
@@ -468,13 +469,13 @@ def test_recording_event_takes_less_than_one_millisecond(journal: Journal) -> No
 
 
 def test_sqlite_syncs_each_transaction_to_disk(tmp_path: Path) -> None:
-    """X-6: SQLite waits for the disk before a transaction ends (`synchronous` is 2, that is FULL)."""
+    """X-6: SQLite waits for the disk before it completes a transaction (`synchronous` is 2, that is, FULL)."""
     with closing(Journal(tmp_path / "journal.db")) as journal, journal._database.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
 
 
 def test_unstorable_data_raises_bad_event(journal_url: str) -> None:
-    """X-6: Data that the database cannot store raises `BadEvent`, which brokers do not retry; later writes succeed."""
+    """X-6: data that the database cannot store raises `BadEvent`, which is not retried; later writes succeed."""
     with closing(Journal(journal_url)) as journal:
         attempt = Attempt("/s", "1", "cordon", datetime.now(timezone.utc), 0.1, 10**30)
         with pytest.raises(BadEvent):
@@ -483,14 +484,14 @@ def test_unstorable_data_raises_bad_event(journal_url: str) -> None:
 
 
 def test_query_after_out_of_range_seq_returns_nothing(journal: Journal) -> None:
-    """X-6: A query returns nothing if its sequence number, which may come from a URL, exceeds the database's range."""
+    """X-6: a query after a sequence number beyond the database's range, for example from a URL, returns nothing."""
     journal.write_event(build_numbered_event(1))
 
     assert journal.select(Query(after_seq=10**40)) == []
 
 
 def test_two_processes_do_not_write_concurrently(postgresql: PostgreSQL) -> None:
-    """Check that two processes write in turn, so that a reader that continues after the last `seq` misses no event."""
+    """Check that two processes do not write concurrently, so that a reader that follows `seq` misses no event."""
     url = postgresql.create_database()
     waiting_query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     next_number = text("SELECT nextval(pg_get_serial_sequence('events', 'seq'))")
@@ -504,7 +505,7 @@ def test_two_processes_do_not_write_concurrently(postgresql: PostgreSQL) -> None
 
 
 def test_only_one_of_two_processes_prunes(postgresql: PostgreSQL) -> None:
-    """Check that only one of two processes prunes; otherwise both could measure the same excess and delete it twice."""
+    """Check that only one of two processes prunes; otherwise, both could measure and delete the same excess."""
     url = postgresql.create_database()
     with closing(Journal(url)) as first, closing(Journal(url)) as second:
         first.write_events([(build_numbered_event(number), datetime.now(timezone.utc)) for number in range(10)])
@@ -538,7 +539,7 @@ def test_iter_entries_returns_same_entries_as_select(journal: Journal, query: Qu
 
 
 def test_attempts_count_toward_memory_limit(journal_url: str) -> None:
-    """X-6: Attempts count toward the memory limit, since any client can cause many attempts with long errors."""
+    """X-6: attempts count toward the memory limit, because any client can cause many attempts with long errors."""
     query_sizes = []
 
     class CountingJournal(Journal):
@@ -557,7 +558,7 @@ def test_attempts_count_toward_memory_limit(journal_url: str) -> None:
 
 
 def test_events_with_same_id_and_different_source_have_separate_attempts(journal: Journal) -> None:
-    """X-2: Events with the same id but different sources are different events, each with its own attempts."""
+    """X-2: events with the same id but different sources are different events with separate attempts."""
     first, second = (CloudEvent({"id": "1", "source": source, "type": "x"}, None) for source in ("/one", "/other"))
     journal.write_event(first)
     journal.write_attempts([build_attempt(first), build_attempt(second)])
@@ -567,8 +568,8 @@ def test_events_with_same_id_and_different_source_have_separate_attempts(journal
     assert [entry.attempts for entry in journal.select()] == [(build_attempt(first),), (build_attempt(second),)]
 
 
-def test_entry_without_data_has_same_kind_node_object_and_cause(journal: Journal) -> None:
-    """Check that an entry without the event's data still has the same kind, node, object and cause."""
+def test_entry_read_without_data_has_same_kind_node_object_and_cause(journal: Journal) -> None:
+    """Check that an entry that is read without its event's data has the same kind, node, object and cause."""
     maintenance = {"metadata": {"name": "nm", "uid": "uid-1"}, "spec": {"nodeName": "node-1", "reason": "x" * 5000}}
     for kind, resource in (
         ("NodeMaintenance", maintenance),
@@ -595,7 +596,7 @@ def get_compared_fields(entry: Entry) -> tuple[object, ...]:
 
 
 def test_list_contains_data_of_newest_events_up_to_memory_limit(journal: Journal) -> None:
-    """X-6: A list includes only the newest events' data, up to a memory limit: any client may post large events."""
+    """X-6: a list includes only the newest events' data, up to a memory limit; any client may post large events."""
     journal.write_events((build_long_event(number), TEST_START + timedelta(seconds=number)) for number in range(4))
     journal.write_event(build_numbered_event(4), TEST_START + timedelta(seconds=4))
     entries = journal.select()
@@ -609,7 +610,7 @@ def test_list_contains_data_of_newest_events_up_to_memory_limit(journal: Journal
 
 
 def test_list_omits_long_attributes_of_event(journal: Journal) -> None:
-    """Check that the list shows only the id, source and type of an event with long attributes."""
+    """Check that a list contains only the id, source and type of an event with long attributes."""
     journal.write_event(CloudEvent({"id": "1", "source": "/x", "type": "x", "long": "x" * 5000}, {}))
 
     (entry,) = journal.list_entries(Query(), capacity=0)

@@ -1,4 +1,4 @@
-"""Tests for exporting a journal as text and importing it."""
+"""Tests for exporting a journal as text, and for importing this text."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def read_content(journal: Journal) -> list[tuple[object, ...]]:
 
 @pytest.mark.slow
 def test_import_restores_exported_journal(source_and_target_journal: tuple[Journal, Journal]) -> None:
-    """X-2: An import in several transactions restores events, arrival times, attempts and dead letters."""
+    """X-2: an import in several transactions restores events, arrival times, attempts and dead letters."""
     source, target = source_and_target_journal
     fill_journal(source, 700)
     dead_letter_extensions = {"knativeerrordest": "http://x/", "knativeerrorcode": "400", "knativeerrordata": "bm8="}
@@ -74,7 +74,7 @@ def test_import_restores_exported_journal(source_and_target_journal: tuple[Journ
 
 
 def test_attempts_beyond_line_limit_span_several_lines(source_and_target_journal: tuple[Journal, Journal]) -> None:
-    """X-2: The attempts on one event are exported on several lines if they exceed the maximum line length.
+    """X-2: the attempts for one event are exported on several lines if they exceed the maximum line length.
 
     Any client may cause large error responses, and each export must be importable.
     """
@@ -91,8 +91,8 @@ def test_attempts_beyond_line_limit_span_several_lines(source_and_target_journal
     assert read_content(target) == read_content(source)
 
 
-def test_second_import_adds_nothing(source_and_target_journal: tuple[Journal, Journal]) -> None:
-    """X-2: A second import adds nothing, because events whose source and id are already recorded are skipped."""
+def test_second_import_of_same_export_adds_nothing(source_and_target_journal: tuple[Journal, Journal]) -> None:
+    """X-2: a second import adds nothing, because events whose source and id are already recorded are skipped."""
     source, target = source_and_target_journal
     fill_journal(source, 3)
     import_file(target, io.BytesIO(export_text(source)))
@@ -102,8 +102,8 @@ def test_second_import_adds_nothing(source_and_target_journal: tuple[Journal, Jo
     assert read_content(target) == before
 
 
-def test_each_line_is_an_event_in_json_format(source_and_target_journal: tuple[Journal, Journal]) -> None:
-    """Check that each line is an event in the CloudEvents 1.0 JSON format, and that a query limits the export."""
+def test_each_exported_line_is_event_in_json_format(source_and_target_journal: tuple[Journal, Journal]) -> None:
+    """Check that each exported line is an event in the CloudEvents JSON format, and that a query limits the export."""
     source, _ = source_and_target_journal
     fill_journal(source, 3)
 
@@ -116,7 +116,7 @@ def test_each_line_is_an_event_in_json_format(source_and_target_journal: tuple[J
 
 @pytest.mark.slow
 def test_export_continues_after_pruning(journal_url: str) -> None:
-    """X-2: An export continues if its oldest events are pruned between two reads, and exports all remaining events."""
+    """X-2: an export continues if its oldest events are pruned between two reads, and exports all remaining events."""
     start = FIXED_TIME + timedelta(seconds=599.5)
 
     class PrunedJournal(Journal):
@@ -134,7 +134,7 @@ def test_export_continues_after_pruning(journal_url: str) -> None:
 def test_event_from_other_tool_gets_import_time_as_arrival_time(
     source_and_target_journal: tuple[Journal, Journal],
 ) -> None:
-    """X-2: Events from other tools can be imported; their arrival time is the time of the import."""
+    """X-2: events from other tools can be imported; their arrival time is the time of the import."""
     before = datetime.now(timezone.utc)
     line = b'{"specversion": "1.0", "id": "1", "source": "/x", "type": "x"}\n\n'
 
@@ -170,7 +170,7 @@ def test_event_from_other_tool_gets_import_time_as_arrival_time(
 def test_invalid_line_is_reported_and_nothing_is_imported(
     source_and_target_journal: tuple[Journal, Journal], line: bytes, message_pattern: str
 ) -> None:
-    """X-6: An invalid line is reported by its number, counted from 1, and nothing is imported."""
+    """X-6: an invalid line is reported with its line number, and nothing is imported."""
     source, target = source_and_target_journal
     fill_journal(source, 2)
     lines = export_text(source).splitlines()

@@ -1,4 +1,4 @@
-"""Unit tests for the tree that shows each recorded event under its cause."""
+"""Unit tests for the event tree, which shows each recorded event below its cause."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_reply_is_shown_under_cause_and_hint_starts_branch() -> None:
 def test_subscriber_without_attempt_is_reported_as_missing() -> None:
     """Check that a subscriber without a recorded attempt is reported as missing, even if it was called in a replay.
 
-    A function that was killed after its reply has no recorded attempt, and is reported as missing and as replied.
+    A function that was killed after its reply has no recorded attempt; it is reported both as missing and as replied.
     """
     entries = [
         build_entry(0, ADDED, "begin", replay="r1"),
@@ -80,7 +80,7 @@ def test_subscriber_without_attempt_is_reported_as_missing() -> None:
 
 
 def test_reply_about_different_object_than_cause_counts_as_reply() -> None:
-    """Check that an event counts as a reply to a tick although it is about a maintenance, and the tick is not."""
+    """Check that an event about a maintenance counts as a reply to a tick, although the tick has no maintenance."""
     trees = build_trees([build_entry(0, TICK), build_entry(0.1, PENDING, "begin")], (), LATER_TIME)
 
     (unowned,) = [tree for tree in trees if not tree.uid]
@@ -88,16 +88,16 @@ def test_reply_about_different_object_than_cause_counts_as_reply() -> None:
 
 
 def test_missing_attempts_on_recent_event_are_not_reported() -> None:
-    """Check that no attempts are reported as missing for a recent event, since attempts are recorded with a delay."""
+    """Check that no missing attempts are reported for a recent event, because attempts are recorded with a delay."""
     (tree,) = build_trees([build_entry(0, ADDED)], (), START_TIME + timedelta(seconds=1))
 
     assert [branch.missing_functions for _, branch in tree.iter_branches()] == [()]
 
 
 def test_event_with_unknown_cause_starts_branch() -> None:
-    """Check that an event whose cause is outside of the tree starts a branch that names the cause.
+    """Check that an event whose cause is not in the tree starts a branch that names the cause.
 
-    A tick does not belong to a maintenance, so a maintenance's tree contains no ticks.
+    For example, a maintenance's tree contains no ticks, because a tick belongs to no maintenance.
     """
     entries = [build_entry(3, PENDING, "begin")]
     assert find_unknown_causes(entries) == ("tick",)
@@ -122,7 +122,7 @@ def test_events_without_maintenance_are_in_last_tree() -> None:
 
 
 def test_dead_letter_is_shown_in_branch_of_undelivered_event() -> None:
-    """X-6: A dead letter is part of its event's branch, or forms its own branch if the event was never recorded."""
+    """X-6: a dead letter is in its event's branch, or forms its own branch if the event was never recorded."""
     failure = {"knativeerrordest": "http://cordon/", "knativeerrorcode": "500"}
     dead = CloudEvent({**BEGUN.get_attributes(), **failure}, BEGUN.get_data())
 
@@ -138,7 +138,7 @@ def test_dead_letter_is_shown_in_branch_of_undelivered_event() -> None:
 
 
 def test_causal_chain_may_exceed_recursion_limit() -> None:
-    """Check that a causal chain may exceed Python's recursion limit; each batch of evictions causes the next one."""
+    """Check that a chain of causes may exceed Python's recursion limit; each batch of evictions causes the next."""
     chain = [BEGUN]
     for _ in range(3000):
         chain.append(build_event(events.PODS_EVICTED, "evict", MAINTENANCE, "node-1", cause=chain[-1]))
@@ -149,7 +149,7 @@ def test_causal_chain_may_exceed_recursion_limit() -> None:
 
 
 def test_event_that_is_its_own_cause_is_shown() -> None:
-    """Check that an event that names itself as its cause is shown, so that an invalid cause does not hide the event."""
+    """Check that an event that is its own cause is shown, because an invalid cause must not hide an event."""
     self_caused = CloudEvent({**BEGUN.get_attributes(), "cause": BEGUN.get_id()}, BEGUN.get_data())
 
     (tree,) = build_trees([build_entry(0, self_caused)], (), LATER_TIME)

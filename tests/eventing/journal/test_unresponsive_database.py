@@ -1,4 +1,4 @@
-"""Tests for the journal with an unresponsive database, which accepts connections but never responds."""
+"""Tests for the journal with a database that accepts connections but never responds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.relay import Relay
 
 FUNCTION_THREADS = 16
 MAX_REJECTED_WRITE_SECONDS = 1.0
-"""Maximum duration of a rejected write; a thread that tries the database needs five seconds to detect the outage."""
+"""Maximum seconds of a rejected write; the thread that tries the database needs five seconds to detect the outage."""
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def measure_rejected_write_seconds(journal: Journal, number: int) -> float:
 
 @pytest.mark.slow
 def test_only_one_write_waits_for_unresponsive_database(postgresql: PostgreSQL, database_relay: Relay) -> None:
-    """Check that one thread tries the unresponsive database, and that all other writes are rejected immediately.
+    """Check that one thread waits for the unresponsive database, and that all other writes are rejected immediately.
 
     The other threads can then answer brokers, which retry, and kubelet probes, so that the process is not restarted.
     """
@@ -62,7 +62,7 @@ def test_only_one_write_waits_for_unresponsive_database(postgresql: PostgreSQL, 
 
 
 def test_reader_can_start_before_database_server(postgresql: PostgreSQL, database_relay: Relay) -> None:
-    """X-6: A reader can start before the database server; until then, read errors name the journal.
+    """X-6: a reader can start before the database server; until the server runs, read errors name the journal.
 
     A console does not need the journal for its pages about nodes.
     """
@@ -82,7 +82,7 @@ def test_reader_can_start_before_database_server(postgresql: PostgreSQL, databas
 
 
 def test_connections_use_tcp_keepalive(postgresql: PostgreSQL) -> None:
-    """Check that TCP keepalive soon detects a dead host while a connection waits for a response.
+    """Check that TCP keepalive soon detects an unreachable host while a connection waits for a response.
 
     TCP retransmits nothing while no data is sent, and by default, keepalive probes start only after two hours.
     """

@@ -1,4 +1,4 @@
-"""Helpers for the tests of the local delivery: run a real broker process, and build manifests and events."""
+"""Helpers for tests of the local delivery: a real broker process, and builders for manifests and events."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class BrokerProcess:
         self._reader.start()
 
     def restart(self) -> None:
-        """Start the process again with the same port and database, and wait until it listens."""
+        """Restart the process with the same port and database, and wait until it listens."""
         self.lines.clear()
         self.start(self.url.removeprefix("http://"))
         self.wait_for_log_line(msg="listening")
@@ -89,7 +89,7 @@ class BrokerProcess:
             return self.find_log_lines(**fields)[0]
 
     def post(self, body: bytes | str = b"{}", path: str = "/", **attributes: str) -> requests.Response:
-        """Post an event in binary mode, and check that it was accepted."""
+        """Post an event in binary mode, and check that the broker accepts it."""
         response = requests.post(self.url + path, data=body, headers=build_binary_headers(**attributes), timeout=10)
         assert response.status_code == 202, response.text
         return response
@@ -122,7 +122,7 @@ def build_binary_headers(**attributes: str) -> dict[str, str]:
 def build_trigger(
     name: str, *, subscriber: str = "", delivery: Mapping[str, Any] | None = None, **attributes: str
 ) -> dict[str, Any]:
-    """Build a Trigger manifest; the subscriber's Service defaults to the Trigger's name."""
+    """Build a Trigger manifest; the name of the subscriber's Service defaults to the Trigger's name."""
     spec: dict[str, Any] = {"broker": "default", "subscriber": build_service_reference(subscriber or name)}
     if attributes:
         spec["filter"] = {"attributes": attributes}
@@ -136,7 +136,7 @@ def build_service_reference(name: str) -> dict[str, Any]:
 
 
 def build_source(kind: str, name: str, **spec: Any) -> dict[str, Any]:
-    """Build the manifest of a source whose sink is the Broker."""
+    """Build the manifest of an event source whose sink is the Broker."""
     ref = {"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "namespace": "test", "name": "default"}
     return build_manifest("sources.knative.dev/v1", kind, name, {**spec, "sink": {"ref": ref}})
 

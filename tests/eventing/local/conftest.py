@@ -1,4 +1,4 @@
-"""Fixture that starts brokers and stops them after the test."""
+"""Fixture that starts broker processes, and stops them after the test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ StartBroker = Callable[..., BrokerProcess]
 
 @pytest.fixture
 def start_broker(receiver: Receiver, tmp_path: Path) -> Iterator[StartBroker]:
-    """Yield a function that starts a broker with the given manifests; the broker delivers to `receiver`."""
+    """Yield a function that starts a broker process with these manifests; the broker delivers to `receiver`."""
     brokers: list[BrokerProcess] = []
 
     def start(*manifests: dict[str, Any], **environment: str) -> BrokerProcess:

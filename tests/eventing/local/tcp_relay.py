@@ -1,4 +1,4 @@
-"""A TCP relay to a real server whose connections a test can cut, to test how a watcher handles the interruption."""
+"""TCP relay to a real server whose connections a test can cut, to check how a watcher handles the interruption."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 
 
 class TcpRelay:
-    """A relay to 127.0.0.1:`port`; `cut()` closes all connections and refuses new ones until `restore()`."""
+    """A relay to 127.0.0.1:`port`; `cut()` closes all connections, and refuses new ones until `restore()`."""
 
     def __init__(self, port: int) -> None:
         self._target = ("127.0.0.1", port)
@@ -47,11 +47,11 @@ class TcpRelay:
                 for pair in ((client_side, server_side), (server_side, client_side)):
                     threading.Thread(target=self._forward, args=pair, daemon=True).start()
 
-    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
+    def _forward(self, source: socket.socket, destination: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                sink.sendall(data)
-        for connection in (source, sink):
+                destination.sendall(data)
+        for connection in (source, destination):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()

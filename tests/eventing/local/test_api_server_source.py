@@ -1,4 +1,4 @@
-"""Tests for ApiServerSource on a real API server: it emits the same events as Knative's source and loses none."""
+"""Tests for the local ApiServerSource on a real API server: it emits the same events as Knative's, and loses none."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ CUSTOM_RESOURCE = "{apiVersion: example.com/v1, kind: Lamppost, metadata: {name:
 
 @pytest.fixture
 def start_ready_broker(start_broker: StartBroker, cluster: LocalCluster) -> StartBroker:
-    """Return a function that starts a broker with admin permissions, and waits until its sources are ready."""
+    """Return a function that starts a broker with the permissions of an administrator, and waits until it is ready."""
 
     def start(*manifests: dict[str, object], kubeconfig: str = "") -> BrokerProcess:
         broker = start_broker(*manifests, build_trigger("f"), KUBECONFIG=kubeconfig or str(cluster.kubeconfig))
@@ -80,7 +80,7 @@ def apply_config_map(cluster: LocalCluster, name: str, value: str) -> None:
 def test_emitted_change_events_equal_those_of_knative(
     cluster: LocalCluster, receiver: Receiver, start_ready_broker: StartBroker
 ) -> None:
-    """Check that changes are emitted as events with the types, subject, extensions and data that Knative uses.
+    """Check that changes are emitted as events with the same type, subject, extensions and data as in Knative.
 
     No event is emitted for objects that existed before the broker started.
     """
@@ -111,7 +111,7 @@ def test_emitted_change_events_equal_those_of_knative(
 def test_kind_whose_crd_is_installed_later_is_watched_from_first_object(
     cluster: LocalCluster, receiver: Receiver, start_ready_broker: StartBroker
 ) -> None:
-    """Check that a kind whose CRD is installed later is watched from its first object.
+    """Check that a kind whose CRD is installed after the start of the source is watched from its first object.
 
     A kind that does not exist yet does not prevent readiness. The event subject of a cluster-scoped object has an empty
     namespace.
@@ -141,9 +141,10 @@ def test_kind_whose_crd_is_installed_later_is_watched_from_first_object(
 def test_events_are_emitted_only_for_labeled_nodes(
     cluster: LocalCluster, receiver: Receiver, start_ready_broker: StartBroker
 ) -> None:
-    """Design rule 10: The shipped source emits events only about nodes with the maintenance label.
+    """Design rule 10: the shipped source emits events only about nodes with the maintenance label.
 
-    Setting the label is emitted as an addition, and removing it as a deletion although the node still exists.
+    Setting the label is emitted as an addition; removing the label is emitted as a deletion, although the node still
+    exists.
     """
     documents = yaml.safe_load_all((ROOT / "manifests/base/eventing/sources.yaml").read_text())
     (nodes,) = [document for document in documents if document["metadata"]["name"] == "nodes"]
@@ -167,7 +168,7 @@ def test_events_are_emitted_only_for_labeled_nodes(
     )
     received = receiver.list_requests("/f")
     cluster.kubectl("delete", "node", name, "healthy-node")
-    # On a busy machine the controller manager may also update the node, after 40 s without a heartbeat.
+    # On a busy machine, the controller manager may also update the node, after 40 s without a heartbeat.
     assert [event_type for event_type, _ in groupby(request.headers["ce-type"] for request in received)] == [
         ADD,
         UPDATE,
@@ -178,7 +179,7 @@ def test_events_are_emitted_only_for_labeled_nodes(
 
 
 def write_heartbeat(cluster: LocalCluster, node: str, number: int) -> None:
-    """Update the node's Ready condition, as its kubelet does every few seconds."""
+    """Update the heartbeat of the node's condition Ready, as its kubelet does every few seconds."""
     timestamp = f"2026-01-01T00:00:{number:02}Z"
     ready = {"type": "Ready", "status": "True", "reason": "test", "message": "", "lastHeartbeatTime": timestamp}
     patch = json.dumps({"status": {"conditions": [{**ready, "lastTransitionTime": timestamp}]}})
@@ -186,10 +187,10 @@ def write_heartbeat(cluster: LocalCluster, node: str, number: int) -> None:
 
 
 @pytest.mark.slow
-def test_no_change_is_lost_while_connection_is_interrupted(
+def test_source_loses_no_change_while_connection_is_interrupted(
     cluster: LocalCluster, receiver: Receiver, start_ready_broker: StartBroker
 ) -> None:
-    """Check that changes made while the connection is interrupted are emitted once, after the source reconnects."""
+    """Check that changes during an interruption of the connection are emitted once, after the source reconnects."""
     port = urlsplit(cluster.url).port
     assert port is not None
     relay = TcpRelay(port)
@@ -210,12 +211,12 @@ def test_no_change_is_lost_while_connection_is_interrupted(
 
 
 @pytest.mark.slow
-def test_no_change_is_lost_if_list_after_expired_version_fails(
+def test_source_loses_no_change_if_list_after_expired_resource_version_fails(
     cluster: LocalCluster, receiver: Receiver, start_ready_broker: StartBroker
 ) -> None:
-    """Check that no change is lost if the first list after an expired resourceVersion fails.
+    """Check that no change is lost if the first list request after an expired resourceVersion fails.
 
-    The server responds to the watch with 410, and to the next list with 403, as if a permission had been revoked.
+    The server responds to the watch with 410, and to the next list request with 403, as after a revoked permission.
     """
     apply_config_map(cluster, "known", "1")
     apply_config_map(cluster, "passing", "1")
@@ -251,7 +252,7 @@ def test_no_change_is_lost_if_list_after_expired_version_fails(
 def test_source_without_permission_is_not_ready(
     cluster: LocalCluster, start_broker: StartBroker, receiver: Receiver
 ) -> None:
-    """Check that a source logs a missing list permission, is not ready, and recovers once the permission is granted."""
+    """Check that a source without list permission logs this, is unready, and recovers once the permission exists."""
     kubeconfig = cluster.ensure_kubeconfig(access.UNPRIVILEGED)
     broker = start_broker(CONFIG_MAP_SOURCE, build_trigger("f"), KUBECONFIG=str(kubeconfig))
 
@@ -271,7 +272,7 @@ def test_source_without_permission_is_not_ready(
 def test_event_in_reference_mode_contains_only_reference(
     cluster: LocalCluster, receiver: Receiver, start_ready_broker: StartBroker
 ) -> None:
-    """Check that in mode Reference, an event contains only a reference to the object.
+    """Check that an event in mode Reference contains only a reference to the object.
 
     The shipped source emits events only for labeled Secrets. Neither events nor log lines contain a Secret's key.
     """

@@ -1,4 +1,4 @@
-"""Tests for a second broker with the same outbox or port: it delivers nothing and exits with a one-line error."""
+"""Tests that a second broker with the same outbox or port delivers nothing, and exits with a one-line error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run_second_broker(broker: BrokerProcess, listen: str) -> str:
 def test_second_broker_on_same_outbox_delivers_nothing(
     receiver: Receiver, start_broker: StartBroker, listen: str
 ) -> None:
-    """X-6: A second broker does not deliver the pending events of an outbox that is in use.
+    """X-6: a second broker does not deliver the pending events of an outbox that is in use.
 
     The error message of the second broker names the file, the process that uses it, and the remedy.
     """
@@ -59,9 +59,9 @@ def test_second_broker_on_same_outbox_delivers_nothing(
 
 @pytest.mark.slow
 def test_broker_with_port_in_use_delivers_nothing(receiver: Receiver, start_broker: StartBroker) -> None:
-    """X-6: A broker whose port is in use exits before it posts pending events, and delivers them after its next start.
+    """X-6: a broker whose port is in use exits before it delivers pending events, and delivers them later.
 
-    Otherwise replies would remain undelivered in the outbox.
+    If it delivered the events before it exits, the replies would remain undelivered in the outbox.
     """
     receiver.answers["/f"] = lambda _: Response(503)
     slow_delivery = {"retry": 9, "backoffPolicy": "exponential", "backoffDelay": "PT5S"}

@@ -25,12 +25,12 @@ outbox.BUSY_TIMEOUT_SECONDS = 0.5
 from eventing.local.broker import main
 main()
 """
-"""A program that runs the broker with a short timeout for a locked database."""
+"""Python script that runs the broker with a shorter timeout for a locked database."""
 
 
 @pytest.fixture
 def short_database_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the time that brokers wait for a locked database."""
+    """Reduce the time for which brokers wait for a locked database."""
     monkeypatch.setattr(BrokerProcess, "program", ("-c", SHORT_TIMEOUT_PROGRAM))
 
 
@@ -40,8 +40,8 @@ def count_rows(broker: BrokerProcess, table: str) -> int:
         return int(database.execute(f"SELECT count(*) FROM {table}").fetchone()[0])  # noqa: S608 - constant table names
 
 
-def test_no_event_is_lost_if_broker_is_killed_during_delivery(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that a broker that is killed during delivery delivers all accepted events and replies after a restart."""
+def test_broker_killed_during_delivery_loses_no_event(receiver: Receiver, start_broker: StartBroker) -> None:
+    """Check that a broker killed during delivery delivers all accepted events and their replies after a restart."""
     is_killed = threading.Event()
 
     def answer_with_event(request: ReceivedRequest) -> Response:
@@ -69,7 +69,7 @@ def test_no_event_is_lost_if_broker_is_killed_during_delivery(receiver: Receiver
 
 
 def test_events_accepted_before_kill_are_delivered_in_order(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that events accepted before the broker is killed are delivered in order after it restarts.
+    """Check that events that were accepted before a kill are delivered in order after the broker's restart.
 
     The subscriber is unavailable until then. All events have the same partition key.
     """
@@ -89,7 +89,7 @@ def test_events_accepted_before_kill_are_delivered_in_order(receiver: Receiver, 
 
 
 def test_broker_finishes_request_in_flight_after_sigterm(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that SIGTERM lets a request in flight finish, so that the event is not delivered twice."""
+    """Check that the broker finishes a request in flight after SIGTERM, so that the event is not delivered twice."""
     is_called, may_respond = threading.Event(), threading.Event()
 
     def respond_when_test_permits(_: ReceivedRequest) -> Response:
@@ -149,10 +149,12 @@ def test_event_is_rejected_while_database_is_locked(receiver: Receiver, start_br
 
 
 @pytest.mark.usefixtures("short_database_timeout")
-def test_broker_exits_with_one_line_error_if_it_cannot_write(receiver: Receiver, start_broker: StartBroker) -> None:
+def test_broker_exits_with_one_line_error_if_database_is_not_writable(
+    receiver: Receiver, start_broker: StartBroker
+) -> None:
     """Check that a broker that cannot write its database exits with a one-line error, and delivers after a restart.
 
-    Otherwise it would continue to make deliveries that it cannot acknowledge.
+    Otherwise, it would continue to make deliveries that it cannot acknowledge.
     """
     broker = start_broker(build_trigger("f"))
     locking_connection = sqlite3.connect(
@@ -183,10 +185,10 @@ INVALID_EVENTS = {
 
 
 @pytest.mark.parametrize(("invalid_headers", "outcome"), INVALID_EVENTS.values(), ids=INVALID_EVENTS)
-def test_invalid_event_in_outbox_does_not_stop_the_broker(
+def test_invalid_event_in_outbox_does_not_stop_broker(
     receiver: Receiver, start_broker: StartBroker, invalid_headers: dict[str, str], outcome: str
 ) -> None:
-    """Check that an invalid event in the outbox is delivered, or dropped and logged, and later events are delivered.
+    """Check that an invalid event in the outbox is delivered or dropped, and that later events are delivered.
 
     An older version may have accepted the invalid event. The later event has the same partition key.
     """
@@ -205,8 +207,8 @@ def test_invalid_event_in_outbox_does_not_stop_the_broker(
     assert broker.process.poll() is None
 
 
-def test_broker_rejects_outbox_with_newer_version(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that an outbox with a newer version is not used or changed; the error names file, versions and remedy."""
+def test_broker_rejects_outbox_with_newer_schema_version(receiver: Receiver, start_broker: StartBroker) -> None:
+    """Check that an outbox with a newer schema version stays unchanged; the error names file, versions and remedy."""
     receiver.answers["/f"] = lambda _: Response(503)
     broker = start_broker(
         build_trigger("f", delivery={"retry": 100, "backoffPolicy": "exponential", "backoffDelay": "PT5S"})

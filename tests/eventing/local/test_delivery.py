@@ -1,4 +1,4 @@
-"""Tests for the delivery of accepted events, with real subscribers and sockets."""
+"""Tests for the delivery of accepted events to real subscribers."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ StartBroker = Callable[..., BrokerProcess]
 FAST_DELIVERY = {"retry": 3, "backoffPolicy": "exponential", "backoffDelay": "PT0.1S", "timeout": "PT5S"}
 
 
-def test_event_reaches_exactly_matching_triggers(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that an event reaches exactly the subscribers of matching Triggers, in binary mode, unchanged."""
+def test_event_is_delivered_exactly_to_subscribers_of_matching_triggers(
+    receiver: Receiver, start_broker: StartBroker
+) -> None:
+    """Check that an event is delivered unchanged in binary mode to exactly the subscribers of matching Triggers."""
     broker = start_broker(build_trigger("one", type="a"), build_trigger("two", type="b"), build_trigger("all"))
 
     broker.post('{"x":  [1, "ä"]}', type="a", node="n1", subject="s p")
@@ -47,7 +49,7 @@ def test_event_reaches_exactly_matching_triggers(receiver: Receiver, start_broke
 
 
 def test_replies_are_delivered_as_events(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that an event in a response is delivered to the matching Triggers, and so are its subscribers' replies."""
+    """Check that an event in a response is delivered to matching Triggers, and so are the replies to this event."""
     receiver.answers["/begin"] = lambda _: build_event_response(id="2", type="begun", partitionkey="n1")
     receiver.answers["/cordon"] = lambda _: build_event_response(id="3", type="cordoned", partitionkey="n1")
     broker = start_broker(
@@ -91,7 +93,7 @@ def test_traceparent_is_sent_as_header_and_extension(receiver: Receiver, start_b
 
 @pytest.mark.parametrize("trace", [b"\xff", b"00-no-trace", b"x" * 4000])
 def test_invalid_traceparent_is_ignored(receiver: Receiver, start_broker: StartBroker, trace: bytes) -> None:
-    """Trace Context, 3.2: An invalid traceparent header is ignored, and the event is delivered without a trace."""
+    """Trace Context, 3.2: an invalid traceparent header is ignored, and the event is delivered without a trace."""
     broker = start_broker(build_trigger("one"))
 
     response = requests.post(broker.url, data="{}", headers={**build_binary_headers(), "traceparent": trace}, timeout=5)
@@ -102,7 +104,7 @@ def test_invalid_traceparent_is_ignored(receiver: Receiver, start_broker: StartB
 
 
 def test_events_with_same_partition_key_are_delivered_in_order(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that a function receives events with the same partition key one at a time, even through two Triggers."""
+    """Check that a function receives events with the same partition key one at a time, even from two Triggers."""
     broker = start_broker(
         build_trigger("one", subscriber="f", type="a"),
         build_trigger("two", subscriber="f", type="b"),
@@ -116,7 +118,9 @@ def test_events_with_same_partition_key_are_delivered_in_order(receiver: Receive
     assert receiver.max_in_flight["/f"] == 1
 
 
-def test_events_with_different_keys_are_delivered_concurrently(receiver: Receiver, start_broker: StartBroker) -> None:
+def test_events_with_different_partition_keys_are_delivered_concurrently(
+    receiver: Receiver, start_broker: StartBroker
+) -> None:
     """Check that events with different partition keys are delivered concurrently, up to the Trigger's parallelism."""
     manifest = build_trigger("f")
     manifest["metadata"]["annotations"] = {"rabbitmq.eventing.knative.dev/parallelism": "3"}
@@ -161,21 +165,21 @@ def test_requests_in_flight_to_one_server_are_limited(receiver: Receiver, start_
     for name in names:
         assert len(receiver.wait_for_requests(f"/{name}", MAX_REQUESTS_PER_SERVER)) == MAX_REQUESTS_PER_SERVER
     assert max(in_flight_counts) == MAX_REQUESTS_PER_SERVER
-    assert len(receiver.requests) == MAX_REQUESTS_PER_SERVER * len(names)  # No request was retried.
+    assert len(receiver.requests) == MAX_REQUESTS_PER_SERVER * len(names)  # The broker retried no request.
 
 
 def test_functions_server_has_thread_for_each_concurrent_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the functions' server has as many threads as the broker has concurrent requests to one server.
+    """Check that the functions' server has a thread for each request that the broker may send to it concurrently.
 
-    A request's timeout includes the time that the request waits for a thread, so both numbers must change together.
+    A request's timeout includes the wait for a thread, so both numbers must change together.
     """
     monkeypatch.delenv("FUNCTION", raising=False)
 
     assert runpy.run_path(str(ROOT / "functions/gunicorn.conf.py"))["threads"] == MAX_REQUESTS_PER_SERVER
 
 
-def test_retried_event_delays_only_events_with_same_key(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that a retried event delays later events with the same partition key, but not events with other keys."""
+def test_retry_delays_only_events_with_same_partition_key(receiver: Receiver, start_broker: StartBroker) -> None:
+    """Check that a retry delays later events with the same partition key, but not events with other keys."""
     may_accept_bad = threading.Event()
 
     def reject_bad_event(request: ReceivedRequest) -> Response:
@@ -208,7 +212,7 @@ def test_retried_event_delays_only_events_with_same_key(receiver: Receiver, star
 def test_failing_subscriber_is_retried_with_configured_backoff(
     receiver: Receiver, start_broker: StartBroker, policy: str, delays: list[float]
 ) -> None:
-    """Check that a 503 response is retried `retry` times, with the delays of Knative's backoff policies."""
+    """Check that after a 503 response, a delivery is retried `retry` times, with Knative's backoff delays."""
     receiver.answers["/f"] = lambda _: Response(503)
     broker = start_broker(build_trigger("f", delivery={**FAST_DELIVERY, "backoffPolicy": policy}))
 
@@ -224,7 +228,7 @@ def test_failing_subscriber_is_retried_with_configured_backoff(
 
 
 RETRIED_STATUSES, PERMANENT_STATUSES = (404, 408, 409, 429, 500, 503), (301, 400, 403, 415, 422)
-"""HTTP statuses after which a delivery is retried, and HTTP statuses that make the event a dead letter."""
+"""The HTTP statuses after which a delivery is retried, and those after which the event becomes a dead letter."""
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +254,7 @@ def broker_and_status_receiver(tmp_path_factory: pytest.TempPathFactory) -> Iter
 def test_transient_statuses_are_retried(
     broker_and_status_receiver: tuple[BrokerProcess, Receiver], status: int
 ) -> None:
-    """Check that a transient status is retried, and that the event is delivered once the subscriber accepts it."""
+    """Check that a delivery is retried after a transient status, until the subscriber accepts the event."""
     broker, receiver = broker_and_status_receiver
     answers = iter([Response(status), Response(status)])
     receiver.answers[f"/f-{status}"] = lambda _: next(answers, Response())
@@ -265,7 +269,7 @@ def test_transient_statuses_are_retried(
 def test_event_becomes_dead_letter_on_permanent_status(
     broker_and_status_receiver: tuple[BrokerProcess, Receiver], status: int
 ) -> None:
-    """Check that a permanent status immediately makes the event a dead letter with Knative's extensions."""
+    """Check that after a permanent status, the event is a dead letter immediately, with Knative's extensions."""
     broker, receiver = broker_and_status_receiver
     receiver.answers[f"/f-{status}"] = lambda _: Response(status, body=b"no such thing")
 
@@ -283,7 +287,7 @@ def test_event_becomes_dead_letter_on_permanent_status(
 
 @pytest.mark.slow
 def test_hanging_subscriber_times_out(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that an attempt without a response within `timeout` fails, and that the dead letter has error code 500."""
+    """Check that an attempt without a response within `timeout` fails, and that the dead letter's error code is 500."""
     release = threading.Event()
 
     def respond_when_test_permits(_: ReceivedRequest) -> Response:
@@ -302,7 +306,7 @@ def test_hanging_subscriber_times_out(receiver: Receiver, start_broker: StartBro
 
 
 def test_response_that_is_not_an_event_is_failed_attempt(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that a response body that is not a CloudEvent is a failed attempt with error code 502, as in Knative."""
+    """Check that a response body that is not a CloudEvent fails the attempt with error code 502, as in Knative."""
     receiver.answers["/f"] = lambda _: Response(200, {"content-type": "text/html"}, b"<p>hello")
     broker = start_broker(
         build_trigger("f", delivery={"retry": 1, "deadLetterSink": build_service_reference("record")})
@@ -316,7 +320,7 @@ def test_response_that_is_not_an_event_is_failed_attempt(receiver: Receiver, sta
 
 
 def test_undeliverable_event_without_dead_letter_sink_is_dropped(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that an undeliverable event without a dead letter sink is dropped and logged as an error.
+    """Check that an undeliverable event is dropped and logged as an error if there is no dead letter sink.
 
     The next event with the same partition key is delivered.
     """
@@ -332,7 +336,7 @@ def test_undeliverable_event_without_dead_letter_sink_is_dropped(receiver: Recei
 
 @pytest.mark.slow
 def test_dead_letter_is_retried_across_restart(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that a dead letter is kept and retried while its sink is unavailable, even across a restart.
+    """Check that a dead letter is kept and retried while its sink is unavailable, even across a restart of the broker.
 
     The subscriber does not receive the event again.
     """
@@ -356,7 +360,7 @@ def test_dead_letter_is_retried_across_restart(receiver: Receiver, start_broker:
 def test_hanging_dead_letter_sink_does_not_delay_other_deliveries(
     receiver: Receiver, start_broker: StartBroker
 ) -> None:
-    """Check that a hanging dead letter sink does not delay other deliveries, since its requests are limited."""
+    """Check that a hanging dead letter sink does not delay other deliveries, as requests to it are limited."""
     release = threading.Event()
     receiver.answers["/f"] = lambda request: Response(202 if request.id == "good" else 400)
     receiver.answers["/sink"] = lambda _: Response() if release.wait(TIMEOUT_SECONDS) else Response(503)
@@ -376,7 +380,7 @@ def test_hanging_dead_letter_sink_does_not_delay_other_deliveries(
 
 
 def test_response_of_dead_letter_sink_is_ignored(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that any 2xx response from a dead letter sink is a success; an event in the response is ignored."""
+    """Check that any 2xx response of a dead letter sink is a success, and that an event in the response is ignored."""
     receiver.answers["/f"] = lambda _: Response(400)
     receiver.answers["/record"] = lambda request: (
         Response(200, body=b"ok") if request.id == "1" else build_event_response(type="b")
@@ -418,9 +422,9 @@ def test_each_accepted_event_and_delivery_is_logged(receiver: Receiver, start_br
 
 
 def test_rejected_dead_letter_is_dropped(receiver: Receiver, start_broker: StartBroker) -> None:
-    """X-6: A dead letter that its sink rejects permanently is dropped.
+    """X-6: a dead letter that its sink rejects permanently is dropped.
 
-    Otherwise any client that may post events could create dead letters that are retried forever.
+    Otherwise, any client that may post events could create dead letters that are retried forever.
     """
     receiver.answers["/f"] = receiver.answers["/dead"] = lambda _: Response(400, body=b"not me")
     broker = start_broker(build_trigger("f", delivery={"retry": 0, "deadLetterSink": build_service_reference("dead")}))

@@ -1,4 +1,4 @@
-"""Test that the local delivery stores events in binary mode, even if they were received in structured mode."""
+"""Test that the local delivery stores events in binary mode, even those received in structured mode."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ EVENT = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "datacont
     ],
 )
 def test_structured_event_is_unpacked_for_any_media_type_spelling(media_type: str) -> None:
-    """X-4: A structured event is converted to binary mode for any spelling of its case-insensitive media type.
+    """X-4: a structured event is converted to binary mode for any spelling of its case-insensitive media type.
 
-    Otherwise a subscriber would receive the whole event as the data of a binary event.
+    Otherwise, a subscriber would receive the whole event as the data of a binary event.
     """
     body = json.dumps({**EVENT, "data": {"a": 1}}).encode()
 

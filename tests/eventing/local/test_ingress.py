@@ -1,4 +1,4 @@
-"""Tests for the ingress of the local delivery: the responses to valid and invalid requests."""
+"""Tests for the responses of the local delivery's ingress to valid and invalid requests."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_event_above_size_limit_is_rejected(running_broker: BrokerProcess) -> No
 
 
 def test_compressed_body_is_not_decompressed(running_broker: BrokerProcess) -> None:
-    """Check that a compressed body is not decompressed, so that a small gzip body cannot become 50 MB in memory."""
+    """Check that a compressed body is not decompressed, so that a small gzip body cannot take 50 MB of memory."""
     compressed = gzip.compress(b'"' + b"x" * 50_000_000 + b'"')
 
     response = requests.post(
@@ -162,12 +162,12 @@ def test_incomplete_request_is_ignored(running_broker: BrokerProcess) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/node-maintenance/default", "/health/liveness"])
 def test_events_are_accepted_at_any_path(running_broker: BrokerProcess, path: str) -> None:
-    """Check that the ingress accepts events at any path; the path of Knative's ingress contains the broker's name."""
+    """Check that the ingress accepts events at any path, because Knative's ingress has the Broker's name as path."""
     running_broker.post(path=path)
 
 
-def test_unknown_event_types_share_one_metric_time_series(running_broker: BrokerProcess) -> None:
-    """Check that unknown event types share one time series, so that clients cannot create unlimited series."""
+def test_unknown_event_types_share_one_time_series(running_broker: BrokerProcess) -> None:
+    """Check that all unknown event types share one time series, so that clients cannot create unlimited time series."""
     for number in range(3):
         running_broker.post(type=f"never.heard.of.{number}")
 

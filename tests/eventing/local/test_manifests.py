@@ -41,7 +41,7 @@ FILTER_CASES: dict[str, tuple[dict[str, str], bool]] = {
 
 
 @pytest.mark.parametrize(("attributes", "is_match"), FILTER_CASES.values(), ids=FILTER_CASES)
-def test_filter_matches_like_knatives_attributes_filter(attributes: dict[str, str], is_match: bool) -> None:
+def test_filter_matches_attributes_as_in_knative(attributes: dict[str, str], is_match: bool) -> None:
     """Check that every attribute of the filter must match, and that "" matches any value, as in Knative."""
     assert Trigger("t", attributes, "http://x", DeliveryPolicy()).matches(SAMPLE_EVENT.get) is is_match
 
@@ -64,7 +64,7 @@ def test_invalid_duration_is_rejected(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["P1Y", "P1M", "P1Y2M3DT4H"])
 def test_duration_in_years_or_months_is_rejected_with_reason(text: str) -> None:
-    """Check that durations in years or months are rejected with the reason: years and months have no fixed length."""
+    """Check that the error about a duration in years or months explains that these units have no fixed length."""
     with pytest.raises(ValueError, match=f"'{text}' has years or months, which have no fixed length: use"):
         manifests.parse_duration(text)
 
@@ -94,7 +94,7 @@ def build_broker(delivery: dict[str, Any] | None) -> dict[str, Any]:
 def test_trigger_without_delivery_spec_uses_default_of_broker_or_knative(tmp_path: Path) -> None:
     """Check that a Trigger without a delivery spec uses the Broker's delivery spec, or else Knative's defaults.
 
-    The Broker's dead letter sink also applies to a Trigger whose delivery spec has no sink.
+    The Broker's dead letter sink also applies to a Trigger whose own delivery spec has no dead letter sink.
     """
     own_trigger = build_trigger(
         "own", delivery={"retry": 1, "backoffPolicy": "linear", "backoffDelay": "PT1S", "timeout": "PT2S"}
@@ -121,7 +121,7 @@ def test_trigger_without_delivery_spec_uses_default_of_broker_or_knative(tmp_pat
     ids=["service", "service and path", "address"],
 )
 def test_destination_is_resolved_by_service_name_or_url(tmp_path: Path, subscriber: dict[str, Any], url: str) -> None:
-    """Check that a destination may be a Service, a path or a URL; each Service is a path below the functions' URL."""
+    """Check that a destination may be a Service, a path or a URL; a Service becomes a path below the functions' URL."""
     manifest = build_trigger("t")
     manifest["spec"]["subscriber"] = subscriber
 
@@ -129,7 +129,7 @@ def test_destination_is_resolved_by_service_name_or_url(tmp_path: Path, subscrib
 
 
 def test_shipped_manifests_can_be_parsed() -> None:
-    """Check that all shipped Triggers and sources can be parsed, and that files of other kinds are ignored."""
+    """Check that all shipped Triggers and sources can be parsed, and that manifests of other kinds are ignored."""
     documents = manifests.read_documents([ROOT / "manifests" / "base", ROOT / "manifests" / "v1alpha1"])
 
     parsed = manifests.parse_triggers(documents, FUNCTIONS_URL)
@@ -219,7 +219,7 @@ INVALID_CASES = [
 
 
 def run_broker(*arguments: Any) -> tuple[int, str]:
-    """Run the broker's command line, and return its exit status and output."""
+    """Run the broker with these command-line arguments, and return its exit status and output."""
     result = CliRunner().invoke(broker.main, [str(argument) for argument in arguments])
     return result.exit_code, result.output
 
@@ -250,8 +250,8 @@ def test_duplicate_triggers_and_brokers_are_rejected(tmp_path: Path) -> None:
         parse_triggers(tmp_path, build_broker(None), build_broker(None))
 
 
-def test_numeric_name_is_rejected(tmp_path: Path) -> None:
-    """Check that a name without quotes that YAML parses as a number is rejected."""
+def test_unquoted_numeric_name_is_rejected(tmp_path: Path) -> None:
+    """Check that an unquoted name that YAML parses as a number is rejected."""
     body = build_trigger("t")
     body["metadata"]["name"] = 5
 
@@ -260,7 +260,7 @@ def test_numeric_name_is_rejected(tmp_path: Path) -> None:
 
 
 def test_error_names_missing_or_invalid_manifest_file(tmp_path: Path) -> None:
-    """Check that a missing directory and invalid YAML are one-line errors."""
+    """Check that a missing directory and invalid YAML are reported in one line."""
     broken = tmp_path / "broken.yaml"
     broken.write_text("a: [")
 
@@ -274,7 +274,7 @@ def test_error_names_missing_or_invalid_manifest_file(tmp_path: Path) -> None:
 
 
 def test_invalid_address_is_usage_error(tmp_path: Path) -> None:
-    """Check that an invalid address is a usage error with exit status 2, like any invalid option."""
+    """Check that an invalid address is a usage error with exit status 2, like any invalid option value."""
     listen_status, listen_output = run_broker("--manifests", tmp_path, "--functions", FUNCTIONS_URL, "--listen", "here")
     functions_status, functions_output = run_broker("--manifests", tmp_path, "--functions", "127.0.0.1:8080")
 

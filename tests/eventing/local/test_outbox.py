@@ -1,4 +1,4 @@
-"""Unit test for the outbox: an acknowledgement and its reply are stored in one transaction."""
+"""Unit test that the outbox stores an acknowledgement and its reply in one transaction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVENT, REPLY = (Envelope({"ce-id": key, "ce-partitionkey": "n"}, b"{}") for key 
 
 
 def test_acknowledgement_and_reply_are_stored_in_one_transaction(tmp_path: Path) -> None:
-    """X-6: If the reply cannot be stored, the delivery stays pending, so that the broker repeats it."""
+    """X-6: if the reply cannot be stored, the delivery stays pending, so that the broker repeats it."""
     file = tmp_path / "delivery.db"
     with closing(Outbox(file)) as outbox, closing(sqlite3.connect(file)) as test_connection:
         (pending,) = outbox.accept(EVENT, ["cordon"])

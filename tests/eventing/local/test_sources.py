@@ -1,4 +1,4 @@
-"""Tests for PingSource and ContainerSource with real clocks and processes."""
+"""Tests for the local PingSource and ContainerSource with real clocks and processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if os.environ["KEEP_RUNNING"] == "yes":
 
 
 PING_SOURCE_PATH = "/apis/v1/namespaces/test/pingsources/tick"
-"""The ticks' source attribute; the broker delivers ticks with the same source in order."""
+"""The source attribute of ticks; the broker delivers ticks with the same source in order."""
 PORT_VARIABLE = {"name": "PORT", "value": "8080"}
 
 
@@ -58,7 +58,7 @@ def build_container_source(keep_running: str) -> dict[str, Any]:
     ],
 )
 def test_schedule_may_have_five_or_six_fields(expression: str, expected: str) -> None:
-    """Check that a schedule may have five fields, or six with the seconds first, as in Knative's PingSource."""
+    """Check that a schedule may have five fields, or six fields of which the first is the seconds, as in Knative."""
     noon = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc)
 
     assert Schedule(expression, timezone.utc).get_next_time(noon).isoformat().startswith(expected)
@@ -68,9 +68,9 @@ def test_schedule_may_have_five_or_six_fields(expression: str, expected: str) ->
     ("early_seconds", "expected_seconds"), [(0.2, 15), (3600.0, -3585)], ids=["woken up early", "set back"]
 )
 def test_clock_changes_do_not_repeat_or_stop_ticks(early_seconds: float, expected_seconds: int) -> None:
-    """Design rule 11: A sleep that ends early repeats no tick, and setting back the clock does not stop the ticks.
+    """Design rule 11: a sleep that ends early repeats no tick, and setting back the clock does not stop the ticks.
 
-    A lost event is replaced only after a tick, so the source does not wait until the clock reaches the old time again.
+    Only a tick replaces a lost event, so the source must not wait until the clock reaches its old time again.
     """
     noon = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc)
 
@@ -94,7 +94,7 @@ def test_ping_source_emits_ticks_on_schedule(receiver: Receiver, start_broker: S
 
 
 def test_ticks_do_not_queue_up_during_retries(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that ticks do not queue up during retries: with the shipped policy, retries of a tick end before the next.
+    """Check that ticks do not queue up: with the shipped retry policy, a tick's retries end before the next tick.
 
     The function rejects three ticks, and the first tick that it accepts is the newest one.
     """
@@ -121,8 +121,8 @@ def test_ticks_do_not_queue_up_during_retries(receiver: Receiver, start_broker: 
     assert [line["id"] for line in broker.find_log_lines(msg="dropped", trigger="f")] == list(tick_ids)[:3]
 
 
-def test_container_source_runs_a_child_process(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that a ContainerSource runs as a child process with K_SINK and its own environment and identity.
+def test_container_source_runs_child_process(receiver: Receiver, start_broker: StartBroker) -> None:
+    """Check that a ContainerSource runs as a child process with K_SINK, its own environment and its own identity.
 
     PORT is unset: several sources share the host, so a fixed port could be in use.
     """
@@ -164,7 +164,7 @@ def test_source_whose_child_process_exited_is_not_ready() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can end a child process with its parent")
 @pytest.mark.parametrize("end_method", ["kill", "stop"])
 def test_child_process_ends_with_broker(receiver: Receiver, start_broker: StartBroker, end_method: str) -> None:
-    """Check that the child process ends when the broker ends, even if the broker is killed."""
+    """Check that the child process exits together with the broker, even if the broker is killed."""
     broker = start_broker(
         build_container_source("yes"), build_trigger("f", type="child.alive"), PODSOURCE_KUBECONFIG="/identity"
     )
@@ -177,7 +177,7 @@ def test_child_process_ends_with_broker(receiver: Receiver, start_broker: StartB
 
 
 def has_exited_in_time(pidfd: int) -> bool:
-    """Return whether the process that a pidfd refers to exits within 10 s; the pidfd then becomes readable."""
+    """Return whether the process of this pidfd exits within 10 s; the pidfd then becomes readable."""
     try:
         return bool(select.select([pidfd], [], [], 10)[0])
     finally:
@@ -195,9 +195,9 @@ def has_exited_in_time(pidfd: int) -> bool:
 def test_failed_start_of_source_program_is_logged_and_broker_continues(
     receiver: Receiver, start_broker: StartBroker, invalid_container: dict[str, Any]
 ) -> None:
-    """Check that a source program that cannot be started is logged, and that the broker still delivers other events.
+    """Check that a source program that cannot be started is logged, and that the broker still delivers events.
 
-    The source retries, since the program may be installed later.
+    The source retries the start, because the program may be installed later.
     """
     broker = start_broker(
         build_source("ContainerSource", "gone", template={"spec": {"containers": [invalid_container]}}),

@@ -15,7 +15,7 @@ from tests.eventing.podsource.environment import PodSourceEnvironment
 
 @pytest.fixture(scope="package")
 def idle_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Yield a cluster with the product's CRDs and RBAC, but without running functions."""
+    """Yield a cluster with the product's CRDs and RBAC rules, but without running functions."""
     with LocalCluster(tmp_path_factory.mktemp("podsource"), nodes=1, audit=False) as cluster:
         localproduct.install_manifests(cluster)
         yield cluster
@@ -23,7 +23,7 @@ def idle_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClus
 
 @pytest.fixture
 def environment(idle_cluster: LocalCluster, tmp_path: Path) -> Iterator[PodSourceEnvironment]:
-    """Yield an environment with a namespace, a sink, and a PodSource process that the test can start."""
+    """Yield an environment with a namespace, an event sink, and a PodSource process that the test can start."""
     admin = SyncClient(str(idle_cluster.kubeconfig))
     podsource_environment = PodSourceEnvironment(idle_cluster, admin, tmp_path)
     yield podsource_environment

@@ -1,4 +1,4 @@
-"""Test environment: PodSource as a process on a real cluster, its sink, and helpers that replace the functions."""
+"""Test environment: PodSource as a process on a real cluster, its event sink, and replacements for the functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PODSOURCE_COMMAND = [sys.executable, "-m", "eventing.podsource"]
 
 
 class PodSourceEnvironment:
-    """A test's namespace, sink and PodSource process; `start` starts the process."""
+    """A test's namespace, event sink and PodSource process; `start` starts the process."""
 
     def __init__(self, cluster: LocalCluster, client: SyncClient, directory: Path) -> None:
         self.cluster, self.client = cluster, client
@@ -69,7 +69,7 @@ class PodSourceEnvironment:
         wait_until_ready(metric, lambda: self.get_metric(metric) >= minimum, [self.source], timeout=30)
 
     def create_maintenance(self, node: str, drain: Object | None = None) -> Object:
-        """Create a NodeMaintenance whose drain has not begun, and return it."""
+        """Create a NodeMaintenance whose drain has not begun, and return the NodeMaintenance."""
         return self.workload.create_maintenance(node, drain=drain)
 
     def begin_drains(self, *nodes: str, drain: Object | None = None) -> float:
@@ -87,18 +87,18 @@ class PodSourceEnvironment:
         return before
 
     def wait_until_nodes_are_watched(self, *nodes: str) -> None:
-        """Wait until PodSource, if started, watches budgets and the pods on as many nodes as are given."""
+        """Wait until PodSource, if started, watches PodDisruptionBudgets and the pods on as many nodes as are given."""
         if self.source.is_alive:
             self.wait_for_metric('watches{resource="pods"}', len(nodes))
             self.wait_for_metric('watches{resource="poddisruptionbudgets"}', 1)
 
     def evict_pod(self, pod: Pod) -> None:
-        """Evict a pod in any state, as the function `evict` does."""
+        """Evict a pod in any phase, as the function `evict` does."""
         live_pod = self.client.get(f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}")
         self.client.create(build_eviction_path(pod), build_eviction(live_pod))
 
     def change_budget(self, budget: Object, **spec: object) -> None:
-        """Patch a budget's spec, and wait until its status reflects the new spec."""
+        """Patch a PodDisruptionBudget's spec, and wait until its status reflects the new spec."""
         path = self.build_budget_path(budget)
         generation = self.client.patch(path, {"spec": spec})["metadata"]["generation"]
         self.workload.wait_for_object(
@@ -112,7 +112,7 @@ class PodSourceEnvironment:
         return f"/apis/policy/v1/namespaces/{metadata['namespace']}/poddisruptionbudgets/{metadata['name']}"
 
     def list_hints(self, event_type: str, *nodes: str) -> list[ReceivedRequest]:
-        """Return the received hints of the given type for the given nodes."""
+        """Return the received hint events of this type for these nodes."""
         return [
             request
             for request in list(self.sink.requests)
@@ -120,12 +120,12 @@ class PodSourceEnvironment:
         ]
 
     def wait_for_hints(self, event_type: str, *nodes: str, count: int = 1) -> list[ReceivedRequest]:
-        """Wait until the sink has received `count` hints of the type for these nodes, and return them."""
+        """Wait until the sink has received `count` hint events of this type for these nodes, and return them."""
         self.sink.wait_until(lambda: len(self.list_hints(event_type, *nodes)) >= count)
         return self.list_hints(event_type, *nodes)
 
     def run_until_exit(self, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run another PodSource process until it exits, and return its result."""
+        """Run another PodSource process until it exits, and return the completed process."""
         process_environment = {**os.environ, **self.environment, **environment}
         return subprocess.run(
             PODSOURCE_COMMAND,

@@ -1,4 +1,4 @@
-"""Unit tests for the rules by which pods on a draining node wait for budgets or may be evicted."""
+"""Unit tests for the rules by which pods on a draining node wait for PodDisruptionBudgets."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ def build_db_pod(name: str = "one", *, ready: bool = True, **fields: object) -> 
         ),
     ],
 )
-def test_capacity_of_budget_follows_eviction_rules(
+def test_capacity_of_budget_equals_evictions_that_api_server_allows(
     budget: Object, pods: list[Object], expected: BudgetCapacity | None
 ) -> None:
-    """NMO-6: The capacity of a budget for a node agrees with the rules of the eviction subresource."""
+    """NMO-6: the capacity that a PDB has for a node agrees with the rules of the eviction subresource."""
     assert compute_capacity(budget, pods, [budget]) == expected
 
 
-def test_pod_selected_by_two_budgets_is_admitted_by_neither() -> None:
+def test_pod_selected_by_two_budgets_may_not_be_evicted() -> None:
     first, second = make_budget("one", allowed=1), make_budget("two", allowed=1)
 
     assert compute_capacity(first, [build_db_pod()], [first, second]) == BudgetCapacity()
 
 
 def test_pods_that_changed_budget_no_longer_covers_may_be_evicted() -> None:
-    """Check that pods that a budget no longer covers may be evicted, unless another budget blocks them."""
+    """Check that pods that a PDB no longer covers may be evicted, unless another PDB blocks them."""
     old, new = (
         make_budget("b", selector={"matchLabels": DB_LABELS}),
         make_budget("b", selector={"matchLabels": WEB_LABELS}, observed=0),
@@ -75,9 +75,9 @@ def test_pods_that_changed_budget_no_longer_covers_may_be_evicted() -> None:
 
 
 def test_pods_excluded_by_spec_do_not_wait_for_budgets() -> None:
-    """DRN-1a, design rule 8: Pods that `spec.drain` excludes wait for no budget until a changed spec includes them.
+    """DRN-1a, design rule 8: pods that `spec.drain` excludes wait for no PDB until the spec includes them.
 
-    A hint about such a pod would have no effect, so PodSource would repeat it.
+    A hint about such a pod would have no effect, so PodSource would repeat the hint.
     """
     maintenance = make_maintenance()
     without_force = {**maintenance, "spec": {**maintenance["spec"], "drain": {"force": False}}}
@@ -103,16 +103,16 @@ def test_pods_excluded_by_spec_do_not_wait_for_budgets() -> None:
 
 
 def test_budget_selects_completed_pod() -> None:
-    """Check that a budget selects a pod that has run to completion, although the budget does not count the pod."""
+    """Check that a PDB selects a pod that has run to completion, although the PDB does not count the pod."""
     assert selects_pod(make_budget(), build_db_pod(phase="Succeeded"))
     assert not selects_pod(make_budget(), make_pod(labels=WEB_LABELS))
     assert not selects_pod(make_budget(namespace="other"), build_db_pod())
 
 
 def test_daemon_set_pods_wait_for_budgets_only_if_no_other_pods_remain() -> None:
-    """NMO-7: DaemonSet pods wait for budgets only if no other pods remain.
+    """NMO-7: DaemonSet pods wait for PodDisruptionBudgets only if no other pods remain.
 
-    `evict` determines which DaemonSets no longer exist only after all other pods have left.
+    `evict` determines only after all other pods have left which DaemonSets no longer exist.
     """
     node, daemon, last_pod = (
         DrainingNode("node-1"),
@@ -131,7 +131,7 @@ def test_daemon_set_pods_wait_for_budgets_only_if_no_other_pods_remain() -> None
     assert node.list_waiting_pods("other") == []
 
 
-def test_update_pod_returns_previous_version() -> None:
+def test_update_pod_returns_previous_version_of_pod() -> None:
     node, pod = DrainingNode("node-1"), build_db_pod()
 
     assert node.update_pod(pod) is None

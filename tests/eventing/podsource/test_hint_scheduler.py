@@ -1,4 +1,4 @@
-"""Unit tests, with simulated time, for `HintScheduler`: when each node gets a hint event about an open budget."""
+"""Unit tests of `HintScheduler` with simulated time: when each node gets a hint about a PDB that allows evictions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ NODE_A, NODE_B, NODE_C = "node-a", "node-b", "node-c"
 
 
 def report_open_budget(scheduler: HintScheduler, *nodes: str, allowed: int = 1, budget: str = "x/b") -> None:
-    """Report to the scheduler that the budget admits evictions of pods on these nodes."""
+    """Report to the scheduler that the PodDisruptionBudget allows evictions of pods on these nodes."""
     for node in nodes:
         scheduler.update_capacity(budget, node, COUNTED_CAPACITY, allowed)
 
 
 def report_exhausted_budget(scheduler: HintScheduler, *nodes: str, budget: str = "x/b") -> None:
-    """Report to the scheduler that pods on these nodes wait for the budget, which admits no evictions."""
+    """Report to the scheduler that pods on these nodes wait for the PodDisruptionBudget, which allows no evictions."""
     for node in nodes:
         scheduler.update_capacity(budget, node, BudgetCapacity(), 0)
 
@@ -39,7 +39,7 @@ def take_nodes_with_due_hint(scheduler: HintScheduler, now: float) -> list[str]:
 
 
 def list_hint_times(scheduler: HintScheduler, start: float, end: float) -> list[tuple[float, str]]:
-    """Take all hints that become due up to `end`, and return the time and node of each."""
+    """Take all hints that become due up to `end`, and return the time and node of each hint."""
     hint_times = [(start, node) for node in take_nodes_with_due_hint(scheduler, start)]
     now = start
     while (now := scheduler.get_next_due_time(now)) <= end:
@@ -49,7 +49,7 @@ def list_hint_times(scheduler: HintScheduler, start: float, end: float) -> list[
 
 @proves("NMO-6")
 def test_one_hint_is_due_when_budget_opens() -> None:
-    """Design rule 8: A hint is due when a budget opens, and not when its counts change."""
+    """Design rule 8: a hint is due when a PodDisruptionBudget begins to allow evictions, not when its counts change."""
     scheduler = HintScheduler()
     report_exhausted_budget(scheduler, NODE_A)
     assert scheduler.get_next_due_time(0.0) == math.inf
@@ -71,9 +71,9 @@ def test_no_hint_is_due_for_node_without_waiting_pod() -> None:
 
 
 def test_hints_about_successive_budget_openings_keep_minimum_interval() -> None:
-    """Check that a hint is due at the end of the minimum interval if a budget opens twice within the interval.
+    """Check that a hint is due at the end of the minimum interval if a PDB opens twice within the interval.
 
-    A pod was evicted after the first opening, and the budget is open at the end of the interval.
+    A pod was evicted after the first opening, and the PDB allows an eviction at the end of the interval.
     """
     scheduler = HintScheduler()
     report_open_budget(scheduler, NODE_A)
@@ -100,10 +100,10 @@ def test_delayed_hint_is_discarded_if_budget_is_exhausted() -> None:
     assert take_nodes_with_due_hint(scheduler, 11.0) == []
 
 
-def test_hint_is_due_if_budget_is_still_open_after_pass() -> None:
-    """Check that a hint is due soon after the last eviction in a pass of `evict` if the budget is still open.
+def test_hint_is_due_if_budget_is_still_open_after_evict_pass() -> None:
+    """Check that a hint is due soon after the last eviction of an `evict` pass if the PDB still allows evictions.
 
-    No hint is due while the pass of `evict` is still running, that is, while pods become terminating.
+    No hint is due while the pass is still running, that is, while pods become terminating.
     """
     scheduler = HintScheduler()
     report_open_budget(scheduler, NODE_A, allowed=3)
@@ -117,7 +117,7 @@ def test_hint_is_due_if_budget_is_still_open_after_pass() -> None:
 
 
 def test_hint_without_effect_is_repeated_with_exponential_backoff() -> None:
-    """Design rule 9: A hint without effect is repeated after 1, 2, 4, ... up to 60 s, while the budget stays open."""
+    """Design rule 9: a hint without effect is repeated after 1, 2, 4, ... up to 60 s while the PDB allows evictions."""
     scheduler = HintScheduler()
     report_open_budget(scheduler, NODE_A)
 
@@ -158,7 +158,7 @@ def test_terminating_pod_resets_backoff() -> None:
 
 
 def test_flapping_budget_does_not_reset_backoff() -> None:
-    """Design rule 9: A flapping budget does not reset the backoff between hints without effect."""
+    """Design rule 9: a PodDisruptionBudget that flaps does not reset the backoff between hints without effect."""
     scheduler = HintScheduler()
     hints = []
     for step in range(1200):
@@ -169,7 +169,7 @@ def test_flapping_budget_does_not_reset_backoff() -> None:
 
 
 def test_budget_opening_after_pod_left_resets_backoff() -> None:
-    """Check that the backoff is reset if a budget opens after a pod has left: another pod may now be evicted.
+    """Check that the backoff is reset if a PDB opens after a pod has left, because another pod may now be evicted.
 
     The pod was already terminating before the first hint.
     """
@@ -199,7 +199,10 @@ def test_pod_that_left_another_node_does_not_reset_backoff() -> None:
 
 
 def test_hint_about_open_budget_is_due_after_restart() -> None:
-    """Check that hints about open budgets are due immediately after a restart: the new process has sent no hints."""
+    """Check that hints about PDBs that allow evictions are due immediately after a restart of PodSource.
+
+    The new process has not sent any hints.
+    """
     scheduler = HintScheduler()
     report_open_budget(scheduler, NODE_A)
     scheduler.reset_after_relist()
@@ -208,7 +211,7 @@ def test_hint_about_open_budget_is_due_after_restart() -> None:
 
 
 def test_relist_resets_backoff() -> None:
-    """Check that a relist of the budgets resets the backoff, because changes of the budgets may have been missed.
+    """Check that relisting the PDBs resets the backoff, because the watch may have missed changes.
 
     Hints without effect are still at least one second apart.
     """
@@ -226,7 +229,7 @@ def test_relist_resets_backoff() -> None:
 
 @proves("NMO-6")
 def test_one_hint_is_due_per_opening_of_budget_that_admits_one_pod() -> None:
-    """Check that each opening of a budget that admits one pod causes one hint, to the waiting nodes in turn."""
+    """Check that each opening of a PDB that allows one eviction causes one hint, to the waiting nodes in turn."""
     scheduler = HintScheduler()
     order = []
     for number in range(6):
@@ -239,7 +242,7 @@ def test_one_hint_is_due_per_opening_of_budget_that_admits_one_pod() -> None:
     assert order == [NODE_A, NODE_B, NODE_C, NODE_A, NODE_B, NODE_C]
 
 
-def test_eviction_unused_for_a_second_is_offered_to_next_node() -> None:
+def test_next_node_gets_hint_if_node_evicts_no_pod_for_a_second() -> None:
     """Check that the next node gets a hint if a node evicts no pod within a second; each node has its own backoff."""
     scheduler = HintScheduler()
     report_open_budget(scheduler, NODE_A, NODE_B, NODE_C)
@@ -250,9 +253,9 @@ def test_eviction_unused_for_a_second_is_offered_to_next_node() -> None:
 
 
 def test_number_of_hinted_nodes_equals_number_of_admitted_pods() -> None:
-    """Check that as many nodes get hints as the budget admits pods.
+    """Check that as many nodes get hints as the PDB allows evictions.
 
-    A hint reserves one eviction for a node for a second. The budget's counts already include completed evictions.
+    A hint reserves one eviction for a node for a second. The PDB's counts already include completed evictions.
     """
     scheduler = HintScheduler()
     report_open_budget(scheduler, NODE_A, NODE_B, NODE_C, allowed=2)
@@ -266,15 +269,15 @@ def test_completed_eviction_is_not_reserved() -> None:
     scheduler = HintScheduler()
     report_open_budget(scheduler, NODE_A, NODE_B)
     assert take_nodes_with_due_hint(scheduler, 0.0) == [NODE_A]
-    scheduler.record_eviction("x/b", NODE_A, 0.1)  # The budget stays open: another pod became ready.
+    scheduler.record_eviction("x/b", NODE_A, 0.1)  # The budget stays open because another pod became ready.
 
     assert take_nodes_with_due_hint(scheduler, 0.1) == [NODE_B]
 
 
 def test_evictions_of_unready_pods_are_not_reserved() -> None:
-    """Check that evictions of unready pods are not reserved, so that all nodes with such pods receive hints.
+    """Check that no evictions of unready pods are reserved, so that all nodes with such pods get hints.
 
-    A budget that is met admits unready pods even if it allows no disruptions.
+    A PDB with enough healthy pods allows evictions of unready pods even if it allows no disruptions.
     """
     scheduler = HintScheduler()
     for node in (NODE_A, NODE_B, NODE_C):
@@ -292,7 +295,7 @@ def test_hints_about_different_budgets_are_independent() -> None:
 
 
 def test_one_hint_is_due_if_budget_no_longer_covers_pods() -> None:
-    """Check that exactly one hint is due if a budget is deleted or no longer covers the pods."""
+    """Check that exactly one hint is due if a PDB is deleted or no longer covers the pods."""
     scheduler = HintScheduler()
     report_exhausted_budget(scheduler, NODE_A)
     scheduler.force_hint("x/b", NODE_A)
@@ -326,8 +329,10 @@ def test_drained_node_reserves_no_eviction() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("oca "), st.sampled_from([NODE_A, NODE_B])), max_size=60), st.integers(1, 2))
-def test_hints_keep_minimum_interval_and_no_opening_is_lost(actions: list[tuple[str, str]], allowed: int) -> None:
-    """Check that hints to a node keep the minimum interval, and that a hint is due soon after an eviction."""
+def test_hints_keep_minimum_interval_and_no_budget_opening_is_lost(
+    actions: list[tuple[str, str]], allowed: int
+) -> None:
+    """Check that hints to a node keep the minimum interval, and that a hint is due soon after each eviction."""
     scheduler, hints, now = HintScheduler(), dict[str, list[float]]({NODE_A: [], NODE_B: []}), 0.0
     for action, node in actions:
         now += 0.05

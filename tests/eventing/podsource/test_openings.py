@@ -1,4 +1,4 @@
-"""Unit tests, with simulated time, for the hints that a node gets after a change to a budget or a pod."""
+"""Unit tests, with simulated time, for the hints to a node after a change to a PodDisruptionBudget or a pod."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NodeFixture:
         self._versions = itertools.count(1)
 
     def build_budget(self, name: str = "b", **fields: Any) -> Object:
-        """Build a budget with the next resourceVersion."""
+        """Build a PodDisruptionBudget with the next resourceVersion."""
         budget = samples.make_budget(name, **fields)
         budget["metadata"]["resourceVersion"] = str(next(self._versions))
         return budget
@@ -42,7 +42,7 @@ class NodeFixture:
         return self
 
     def take_budgets_with_due_hint(self, now: float) -> list[str]:
-        """Take the hints that are due at `now`, and return the names of the budgets that these hints are about."""
+        """Take the hints that are due at `now`, and return the names of the PDBs that the hints are about."""
         return [hint.budget for hint in self.tracker.take_due_hints(now)]
 
 
@@ -51,7 +51,7 @@ def build_db_pod(name: str = "one", **fields: Any) -> Object:
 
 
 def test_no_hint_is_due_before_all_budgets_are_listed() -> None:
-    """Check that no hint is due before all budgets are listed, since another budget may cover the same pod."""
+    """Check that no hint is due before all PDBs are listed, because another PDB may cover the same pod."""
     fixture = NodeFixture(build_db_pod())
     fixture.tracker.update_budget(fixture.build_budget("one", allowed=1))
     assert fixture.take_budgets_with_due_hint(0.0) == []
@@ -73,9 +73,9 @@ def test_hint_is_due_if_budget_opens_but_not_if_counts_change() -> None:
 
 
 def test_hints_are_due_if_second_budget_is_deleted() -> None:
-    """Check that hints about both budgets are due if one of two budgets that cover a pod is deleted.
+    """Check that hints about both PDBs are due if one of two PDBs that cover a pod is deleted.
 
-    A pod that two budgets cover cannot be evicted. After the deletion, only the remaining budget applies.
+    A pod that two PDBs cover cannot be evicted. After the deletion, only the remaining PDB applies.
     """
     fixture = NodeFixture(build_db_pod())
     first, second = fixture.build_budget("one", allowed=1), fixture.build_budget("two", allowed=1)
@@ -95,7 +95,7 @@ def test_no_hint_is_due_if_second_budget_covers_pod() -> None:
 
 
 def test_one_hint_is_due_for_pods_that_budget_no_longer_selects() -> None:
-    """Check that exactly one hint is due for a node whose pods a budget no longer covers after its selector changed."""
+    """Check that one hint is due for a node whose pods a PDB no longer covers after a change of its selector."""
     fixture = NodeFixture(build_db_pod())
     fixture.report_listed_budgets(fixture.build_budget(allowed=0))
     fixture.tracker.update_budget(fixture.build_budget(allowed=0, selector={"matchLabels": WEB_LABELS}, observed=0))
@@ -115,7 +115,7 @@ def test_no_hint_is_due_if_budget_in_another_namespace_changes() -> None:
 
 
 def test_pod_with_changed_labels_waits_for_new_budget() -> None:
-    """Check that only the budget that selects a pod's changed labels causes hints, not the previous budget."""
+    """Check that only the PDB that selects a pod's changed labels causes hints, not the previous PDB."""
     fixture = NodeFixture(build_db_pod())
     fixture.report_listed_budgets(
         fixture.build_budget("db", allowed=0),
@@ -139,7 +139,7 @@ def test_pod_with_changed_labels_waits_for_new_budget() -> None:
     ids=["completed", "labels changed"],
 )
 def test_hint_is_due_immediately_for_pod_that_budget_no_longer_covers(changed_pod: Object) -> None:
-    """Check that a hint is due if a pod has completed, or if no budget covers its changed labels.
+    """Check that a hint is due if a pod has completed, or if no PDB covers its changed labels.
 
     For example, a virt-launcher pod completes after its VM has migrated.
     """
@@ -155,7 +155,7 @@ def test_hint_is_due_immediately_for_pod_that_budget_no_longer_covers(changed_po
 
 
 def test_no_hint_is_due_for_terminating_pod_or_pod_with_budget() -> None:
-    """Check that no hint is due if a terminating pod completes, or if a budget still covers the changed pod."""
+    """Check that no hint is due if a terminating pod completes, or if a PDB still covers the changed pod."""
     fixture = NodeFixture(build_db_pod())
     fixture.report_listed_budgets(fixture.build_budget(allowed=0))
     for changed_pod in (
@@ -177,8 +177,8 @@ def test_hint_is_due_once_pods_of_node_are_listed() -> None:
     assert fixture.take_budgets_with_due_hint(1.0) == ["ns/b"]
 
 
-def test_next_hint_is_due_soon_after_pod_becomes_terminating() -> None:
-    """Check that the next hint about a budget is due soon after one of its pods was evicted, even a completed pod."""
+def test_next_hint_is_due_soon_after_eviction_of_pod() -> None:
+    """Check that the next hint about a PDB is due soon after the eviction of one of its pods, even a completed pod."""
     fixture = NodeFixture(build_db_pod("one"), build_db_pod("two"))
     fixture.report_listed_budgets(fixture.build_budget(allowed=2))
     assert fixture.take_budgets_with_due_hint(0.0) == ["ns/b"]
@@ -189,7 +189,7 @@ def test_next_hint_is_due_soon_after_pod_becomes_terminating() -> None:
 
 
 def test_latest_version_is_highest_resource_version_of_budgets() -> None:
-    """Check that `latest_version` is the highest resourceVersion of all budgets, which are listed in any order.
+    """Check that `latest_version` is the highest resourceVersion of all PDBs, which are listed in any order.
 
     A hint must not contain an older resourceVersion than one that PodSource has already received.
     """

@@ -1,4 +1,4 @@
-"""Test that PodSource keeps nothing about a node that was returned to service."""
+"""Test that PodSource frees all data about a node after the node's maintenance."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.kube.samples import make_budget, make_maintenance, make_pod
 
 UNREACHABLE_SINK = "http://127.0.0.1:1"
 STATE_CLASSES = (DrainingNode, HintBuffer, HintHistory)
-"""The classes whose instances hold what PodSource knows about a node."""
+"""The classes whose instances hold PodSource's data about a node."""
 
 
 class FakeApi:
-    """An API server with one budget, whose NodeMaintenances the test sends; each node has the same pod."""
+    """An API client with one PDB, and with the NodeMaintenances that a test sends; each node has the same pod."""
 
     def __init__(self) -> None:
         self.maintenances: asyncio.Queue[tuple[str, Object]] = asyncio.Queue()
@@ -46,21 +46,21 @@ class FakeApi:
         await asyncio.Event().wait()
 
     def send_maintenance(self, change_type: str, phase: str) -> None:
-        """Send a change of a NodeMaintenance that has begun."""
+        """Send a watch event for a NodeMaintenance that has begun."""
         maintenance = {**make_maintenance({"phase": phase}), "apiVersion": MEDIK8S.api_version}
         self.maintenances.put_nowait((change_type, maintenance))
 
 
 def count_states() -> int:
-    """Return the number of objects in memory that hold what PodSource knows about a node."""
+    """Return the number of objects in memory that hold PodSource's data about a node."""
     return sum(type(tracked) in STATE_CLASSES for tracked in gc.get_objects())
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_state_of_released_node_is_freed_without_garbage_collection(phase: str) -> None:
-    """Check that everything about a node is freed at once when its maintenance ends, also with unsent hints.
+    """Check that all data about a node is freed when its maintenance ends, even with unsent hints.
 
-    Otherwise the memory would grow with each maintenance, until a rare full garbage collection.
+    Otherwise, the memory would grow with each maintenance, until a rare full garbage collection.
     """
 
     async def drain_node_three_times() -> list[int]:

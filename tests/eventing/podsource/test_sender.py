@@ -1,4 +1,4 @@
-"""Tests that hints are coalesced and posted to a real HTTP server."""
+"""Tests that hint events are coalesced and posted to a real HTTP server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIMEOUT_SECONDS = 10.0
 
 
 class RecordingSink:
-    """A sink that rejects the first `rejections` events with 503, and stores later events with their arrival times.
+    """An event sink that rejects the first `rejections` events with 503, and stores later ones with arrival times.
 
     The sink calls `before_rejection` before each rejection.
     """
@@ -55,7 +55,7 @@ class RecordingSink:
 
 
 def run_with_sender(sink: RecordingSink, send_hints: Callable[[HintSender], Awaitable[None]]) -> None:
-    """Start an HTTP server for the sink, and call `send_hints` with a sender that posts to the sink."""
+    """Start an HTTP server for the sink, and call `send_hints` with a sender that posts to this server."""
 
     async def serve_and_send() -> None:
         app = web.Application()
@@ -90,12 +90,12 @@ def enqueue_hint(
 
 @pytest.fixture(autouse=True)
 def without_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exclude the loopback address from any proxy in the environment."""
+    """Exclude the loopback address from any HTTP proxy in the environment."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
 def test_simultaneous_hints_are_coalesced() -> None:
-    """NMO-12: Hints about fifty pods that are deleted simultaneously are sent as one event with the newest state."""
+    """NMO-12: hints about fifty pods that are deleted simultaneously are sent as one event with the newest state."""
     sink = RecordingSink()
 
     async def send_hints(sender: HintSender) -> None:
@@ -109,7 +109,7 @@ def test_simultaneous_hints_are_coalesced() -> None:
 
 
 def test_urgent_hint_is_sent_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NMO-10: An urgent hint, such as about a node's last pod, is sent immediately and replaces pending hints."""
+    """NMO-10: an urgent hint, for example about a node's last pod, is sent immediately and replaces pending hints."""
     sink = RecordingSink()
     # The test does not wait until this interval ends.
     monkeypatch.setattr(sender_module, "COALESCE_SECONDS", 2 * TIMEOUT_SECONDS)
@@ -125,7 +125,7 @@ def test_urgent_hint_is_sent_immediately(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_event_has_flags_of_newest_hint() -> None:
-    """X-4: An event for several coalesced hints has the flags of the newest hint.
+    """X-4: an event for several coalesced hints has the flags of the newest hint.
 
     Only `status` handles progress hints; after the last pod has left, `evict` also needs the hint.
     """
@@ -143,7 +143,7 @@ def test_event_has_flags_of_newest_hint() -> None:
 
 
 def test_urgent_hints_are_rate_limited() -> None:
-    """NMO-6: The sender limits the rate of urgent hints, and always sends the newest one.
+    """NMO-6: the sender limits the rate of urgent hints, and always sends the newest one.
 
     It sends two hints, or more if a slow machine takes longer than one interval to enqueue all hints.
     """
@@ -165,7 +165,7 @@ def test_urgent_hints_are_rate_limited() -> None:
 
 
 def test_hints_about_different_maintenances_or_nodes_are_not_coalesced() -> None:
-    """X-7: Hints about different maintenances or nodes are sent as separate events."""
+    """X-7: hints about different maintenances or nodes are sent as separate events."""
     sink = RecordingSink()
     other_maintenance = ObjectReference(MAINTENANCE.api_version, "other", "uid-2")
 
@@ -182,7 +182,7 @@ def test_hints_about_different_maintenances_or_nodes_are_not_coalesced() -> None
 
 
 def test_rejected_hint_is_retried() -> None:
-    """X-6: A rejected hint is sent again until the sink accepts it."""
+    """X-6: a rejected hint is sent again until the sink accepts it."""
     sink = RecordingSink(rejections=3)
 
     async def send_hints(sender: HintSender) -> None:
@@ -196,7 +196,7 @@ def test_rejected_hint_is_retried() -> None:
 
 
 def test_newer_hint_replaces_rejected_hint() -> None:
-    """X-6: A hint that is enqueued while an older hint is being rejected replaces the older one."""
+    """X-6: a hint that is enqueued while the sink rejects an older hint replaces the older hint."""
     sink = RecordingSink(rejections=1)
 
     async def send_hints(sender: HintSender) -> None:
@@ -212,7 +212,7 @@ def test_newer_hint_replaces_rejected_hint() -> None:
 
 
 def test_hints_of_drained_node_are_discarded() -> None:
-    """NMO-10: Pending hints for a drained node are discarded, and hints for other nodes are sent."""
+    """NMO-10: pending hints for a drained node are discarded, and hints for other nodes are sent."""
     sink = RecordingSink()
 
     async def send_hints(sender: HintSender) -> None:
@@ -227,7 +227,7 @@ def test_hints_of_drained_node_are_discarded() -> None:
 
 
 def test_hints_about_added_pods_of_drained_node_are_sent() -> None:
-    """NMO-13: A hint about added pods is still sent for a drained node, as the status may not count these pods yet."""
+    """NMO-13: a hint about pods added to a drained node is sent, because the status may not count these pods yet."""
     sink = RecordingSink()
 
     async def send_hints(sender: HintSender) -> None:
@@ -242,7 +242,7 @@ def test_hints_about_added_pods_of_drained_node_are_sent() -> None:
 
 
 def test_hints_about_same_state_have_same_id() -> None:
-    """X-2: Hints about the same state have the same id, even across a restart of PodSource."""
+    """X-2: hints about the same state have the same id, even across a restart of PodSource."""
     sinks = [RecordingSink(), RecordingSink()]
 
     async def send_hints(sender: HintSender, sink: RecordingSink) -> None:
@@ -257,7 +257,7 @@ def test_hints_about_same_state_have_same_id() -> None:
 
 
 def test_repeated_hint_has_different_id() -> None:
-    """X-2: A repeated hint about the same state has a different id, so that it is not treated as a redelivery."""
+    """X-2: a repeated hint about the same state has a different id, so that it does not count as a redelivery."""
     sink = RecordingSink()
 
     async def send_hints(sender: HintSender) -> None:

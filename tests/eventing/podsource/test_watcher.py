@@ -1,4 +1,4 @@
-"""Tests for PodSource on a real API server: which hints it sends about budgets and pods, how often, and its errors."""
+"""Tests for PodSource on a real API server: its hint events about PDBs and pods, and its errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.workload import build_pod
 
 X_LABELS, FREE_LABELS = {"app": "x"}, {"app": "free"}
 NODE_COUNT = 120
-"""A number of nodes that exceeds the default connection limit of the API client."""
+"""Number of nodes that exceeds the default connection limit of the API client."""
 CLUSTER_ROLE_BINDING = "nodemaintenance-podsource"
 
 
@@ -33,15 +33,15 @@ def get_node(hint: ReceivedRequest) -> str:
 
 
 def list_budget_hints(environment: PodSourceEnvironment, node: str, budget: str) -> list[ReceivedRequest]:
-    """Return the hints to a node about a budget in the test's namespace."""
+    """Return the hints to a node about a PodDisruptionBudget in the test's namespace."""
     name = f"{environment.workload.namespace}/{budget}"
     return [hint for hint in environment.list_hints(BUDGET_OPENED, node) if json.loads(hint.body)["budget"] == name]
 
 
 def begin_drain_once_budgets_are_watched(environment: PodSourceEnvironment, node: str) -> None:
-    """Start PodSource and begin a drain; return once a hint shows that PodSource watches all budgets.
+    """Start PodSource and begin a drain; return once a hint shows that PodSource watches all PDBs.
 
-    PodSource sends no hints about changes before its start; the next tick handles such changes.
+    PodSource sends no hints about changes before its start, because the next tick handles such changes.
     """
     environment.workload.create_bare_pods(node, "free", labels=FREE_LABELS)
     environment.workload.create_budget("open", FREE_LABELS, 0, expected_healthy=1)
@@ -52,7 +52,7 @@ def begin_drain_once_budgets_are_watched(environment: PodSourceEnvironment, node
 
 @pytest.mark.slow
 def test_hints_without_effect_are_repeated_with_exponential_backoff(environment: PodSourceEnvironment) -> None:
-    """Design rule 9: hints about an open budget are sent at once, after 1 s and after 2 s if no pod is evicted."""
+    """Design rule 9: hints about an open PDB are sent at once, after 1 s and after 2 s if no pod is evicted."""
     node = environment.workload.take_node()
     environment.workload.create_bare_pods(node, "one", "two", labels=X_LABELS)
     environment.workload.create_budget("b", X_LABELS, 1, expected_healthy=2)
@@ -61,14 +61,15 @@ def test_hints_without_effect_are_repeated_with_exponential_backoff(environment:
     environment.begin_drains(node)
     first, second, third = environment.wait_for_hints(BUDGET_OPENED, node, count=3)[:3]
 
-    assert second.received_at - first.received_at > 0.5  # Two arrivals may be slightly closer than the hints.
+    # Two arrivals may be slightly closer to each other than the sent hints.
+    assert second.received_at - first.received_at > 0.5
     assert third.received_at - second.received_at > 1.5
     assert len({first.id, second.id, third.id}) == 3
 
 
 @proves("NMO-6")
 def test_one_hint_is_sent_per_opening_of_budget_that_admits_one_pod(environment: PodSourceEnvironment) -> None:
-    """Check that each opening of a budget that admits one pod causes one hint, to three waiting nodes in turn."""
+    """Check that each opening of a PDB that allows one eviction causes one hint, to three waiting nodes in turn."""
     nodes = [environment.workload.take_node() for _ in range(3)]
     pods = {node: environment.workload.create_bare_pods(node, node, labels=X_LABELS)[0] for node in nodes}
     environment.workload.create_bare_pods(environment.workload.take_node(), "spare", labels=X_LABELS)
@@ -91,7 +92,7 @@ def test_one_hint_is_sent_per_opening_of_budget_that_admits_one_pod(environment:
 @pytest.mark.slow
 @proves("DRN-1a")
 def test_no_hint_is_sent_about_open_budget_of_excluded_pods(environment: PodSourceEnvironment) -> None:
-    """DRN-1a, design rule 8: While a spec excludes pods, no hint reports that their budget allows an eviction."""
+    """DRN-1a, design rule 8: while a spec excludes pods, no hint reports that their PDB allows an eviction."""
     node, other = environment.workload.take_node(), environment.workload.take_node()
     environment.workload.create_bare_pods(node, "one", labels=X_LABELS, empty_dir=True)
     environment.workload.create_bare_pods(other, "two", labels=X_LABELS)
@@ -110,7 +111,7 @@ def test_no_hint_is_sent_about_open_budget_of_excluded_pods(environment: PodSour
 
 @proves("NMO-6")
 def test_hint_is_sent_immediately_if_budget_is_deleted(environment: PodSourceEnvironment) -> None:
-    """X-6: The deletion of a budget causes one hint to the node of its pods, although it admitted no evictions."""
+    """X-6: the deletion of a PDB that allowed no evictions causes one hint to the node of its pods."""
     node = environment.workload.take_node()
     pods = environment.workload.create_bare_pods(node, "one", "two", labels=X_LABELS)
     budget = environment.workload.create_budget("b", X_LABELS, 2, expected_healthy=2)
@@ -128,7 +129,7 @@ def test_hint_is_sent_immediately_if_budget_is_deleted(environment: PodSourceEnv
 
 @pytest.mark.slow
 def test_hint_is_sent_if_budget_selector_changes(environment: PodSourceEnvironment) -> None:
-    """Check that changing a budget's selector causes one hint to the node whose pods the budget no longer covers."""
+    """Check that changing a PDB's selector causes one hint to the node whose pods the PDB no longer covers."""
     node = environment.workload.take_node()
     environment.workload.create_bare_pods(node, "one", labels=X_LABELS)
     budget = environment.workload.create_budget("b", X_LABELS, 1, expected_healthy=1)
@@ -142,7 +143,7 @@ def test_hint_is_sent_if_budget_selector_changes(environment: PodSourceEnvironme
 
 @pytest.mark.slow
 def test_hint_is_sent_about_budget_opened_during_restart(environment: PodSourceEnvironment) -> None:
-    """Check that a restarted PodSource sends hints about open budgets, which may have opened before the restart."""
+    """Check that a restarted PodSource sends hints about open PDBs, which may have opened before the restart."""
     node = environment.workload.take_node()
     environment.workload.create_bare_pods(node, "one", labels=X_LABELS)
     budget = environment.workload.create_budget("b", X_LABELS, 1, expected_healthy=1)
@@ -176,8 +177,7 @@ def test_node_whose_drain_has_not_begun_gets_no_hint(environment: PodSourceEnvir
 def test_one_hint_is_sent_about_added_pods(environment: PodSourceEnvironment) -> None:
     """Check that pods added to a draining node cause one hint, and that existing pods and DaemonSet pods cause none.
 
-    Without the hint, a status computed before a controller created the new pods would stay wrong until these pods
-    leave.
+    Without the hint, a status written before a controller created the new pods would stay wrong until these pods leave.
     """
     node = environment.workload.take_node()
     old, _ = environment.workload.create_bare_pods(node, "old", "older", labels=X_LABELS)
@@ -197,7 +197,7 @@ def test_one_hint_is_sent_about_added_pods(environment: PodSourceEnvironment) ->
 @pytest.mark.slow
 @proves("NMO-7")
 def test_hints_are_sent_about_daemon_set_pod_if_no_other_pods_remain(environment: PodSourceEnvironment) -> None:
-    """Check that hints are sent about a DaemonSet pod if no other pods remain, since its DaemonSet may be deleted."""
+    """Check that hints are sent about a DaemonSet pod if no other pods remain, because its DaemonSet may be deleted."""
     node = environment.workload.take_node()
     daemon = environment.workload.create_daemonset("agent", node)
     budget = environment.workload.create_budget("b", {"app": "agent"}, 1, expected_healthy=1)
@@ -213,7 +213,7 @@ def test_hints_are_sent_about_daemon_set_pod_if_no_other_pods_remain(environment
 
 
 def test_hint_is_sent_if_budget_admits_unready_pod(environment: PodSourceEnvironment) -> None:
-    """KEP-3017: A budget that is met admits an unready pod, even if it allows no disruptions."""
+    """KEP-3017: a PDB with enough healthy pods allows evictions of unready pods, even if it allows no disruptions."""
     node = environment.workload.take_node()
     (pod,) = environment.workload.create_bare_pods(node, "one", labels=X_LABELS)
     budget = environment.workload.create_budget("b", X_LABELS, 1, expected_healthy=1)
@@ -234,7 +234,7 @@ def test_hint_is_sent_if_budget_admits_unready_pod(environment: PodSourceEnviron
 
 @pytest.mark.slow
 def test_pods_on_many_nodes_are_watched(environment: PodSourceEnvironment) -> None:
-    """Check that the pods on every node are watched, even beyond the default connection limit of an API client."""
+    """Check that PodSource watches the pods on every node, even beyond the API client's default connection limit."""
     nodes = [f"many-{number}" for number in range(NODE_COUNT)]
     environment.cluster.create_nodes(*nodes)
     pods = environment.workload.create_pods(
@@ -299,7 +299,7 @@ def test_podsource_exits_if_port_is_in_use(environment: PodSourceEnvironment) ->
 
 
 class FailingApi(Api):
-    """An API client that raises an unexpected error when pods are watched."""
+    """An API client whose watch of pods raises an unexpected error."""
 
     def watch(self, path: str, **options: Any) -> AsyncIterator[tuple[str, Object]]:
         if path.endswith("/pods"):

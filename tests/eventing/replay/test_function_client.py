@@ -1,4 +1,4 @@
-"""Tests for replaying a recorded event: valid responses, and the recorded attempt to compare a response with."""
+"""Tests for replaying a recorded event: valid responses, and the selection of the recorded attempt for a comparison."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def build_entry() -> Entry:
 
 
 def test_batch_of_events_is_valid_response_even_if_empty(receiver: Receiver) -> None:
-    """X-2: A batch of events is a valid response; a function that emits no event returns the empty batch `[]`."""
+    """X-2: a batch of events is a valid response; a function that emits no event returns the empty batch `[]`."""
     receiver.answers["/cordon"] = lambda _: Response(200, BATCH_HEADERS, b'[{"id": "2", "type": "t"}]')
     receiver.answers["/status"] = lambda _: Response(200, BATCH_HEADERS, b"[]")
 
@@ -41,7 +41,7 @@ def test_batch_of_events_is_valid_response_even_if_empty(receiver: Receiver) -> 
 
 
 def test_loopback_url_bypasses_proxy(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a loopback URL bypasses the environment's proxy even without `NO_PROXY`, as with kubectl."""
+    """Check that requests to a loopback URL bypass the environment's proxy even without `NO_PROXY`, as in kubectl."""
     receiver.answers["/status"] = lambda _: Response(200, BATCH_HEADERS, b"[]")
     with closing(Receiver()) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
@@ -77,7 +77,7 @@ INVALID_RESPONSES = {
 
 @pytest.mark.parametrize("response", INVALID_RESPONSES.values(), ids=INVALID_RESPONSES)
 def test_response_that_is_neither_batch_nor_error_raises_not_a_function(receiver: Receiver, response: Response) -> None:
-    """X-2: A response that is neither a batch nor an error does not count as an empty batch from a function."""
+    """X-2: a response that is neither a batch nor an error does not count as an empty batch of a function."""
     receiver.answers["/status"] = lambda _: response
 
     with pytest.raises(NotAFunction, match=f"status responded with {response.status} and "):
@@ -88,7 +88,7 @@ def test_response_that_is_neither_batch_nor_error_raises_not_a_function(receiver
     "sent_bytes", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n"], ids=["no data", "headers only"]
 )
 def test_incomplete_response_raises_timeout(sent_bytes: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-6: A server that does not complete its response causes a timeout, whatever it has sent."""
+    """X-6: a server that does not complete its response causes a timeout, even if it has sent a part of it."""
     monkeypatch.setattr(function_client, "TIMEOUT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/status"
@@ -102,7 +102,7 @@ def test_incomplete_response_raises_timeout(sent_bytes: bytes, monkeypatch: pyte
 
 
 def build_attempt(error: str, *, function: str = "evict", status: int = 200, replay: str = "") -> Attempt:
-    """Build an attempt whose error text identifies it in the test."""
+    """Build an attempt whose error text identifies the attempt in the test."""
     return Attempt("s", "e-1", function, FIXED_TIME, 0.1, status, (), error, replay)
 
 
@@ -126,7 +126,7 @@ ATTEMPT_CASES: dict[str, tuple[Sequence[Attempt], str | None]] = {
 
 @pytest.mark.parametrize(("attempts", "expected"), ATTEMPT_CASES.values(), ids=ATTEMPT_CASES)
 def test_first_successful_attempt_has_recorded_response(attempts: Sequence[Attempt], expected: str | None) -> None:
-    """X-2: A replay is compared with the first successful attempt; later ones record evictions after the response."""
+    """X-2: a replay is compared with the first successful attempt; later ones record evictions after the response."""
     recorded_attempt = find_recorded_attempt(replace(build_entry(), attempts=tuple(attempts)), "evict")
 
     assert (recorded_attempt.error if recorded_attempt else None) == expected

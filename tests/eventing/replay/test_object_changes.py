@@ -43,14 +43,14 @@ def workload(installed_cluster: LocalCluster) -> Iterator[Workload]:
     ],
 )
 def test_malformed_data_yields_no_object_references(data: Object) -> None:
-    """X-1: Malformed data yields no object references and no error, since events from any client are recorded."""
+    """X-1: malformed data contains no object references and causes no error; any client may post events."""
     event = CloudEvent({"id": "1", "source": "/x", "type": "x", "datacontenttype": "application/json"}, data)
 
     assert find_objects([Entry(1, FIXED_TIME, event)]) == set()
 
 
 def test_missing_objects_are_listed(workload: Workload) -> None:
-    """X-2: Missing maintenances, nodes and pods named in events or replies are listed, and existing objects are not."""
+    """X-2: missing maintenances, nodes and pods in events or replies are listed, but existing objects are not."""
     node, deleted_node, pods_node = workload.take_node(), workload.take_node(), workload.take_node()
     kept_pod, deleted_pod, replaced_pod = workload.create_bare_pods(
         pods_node, "kept", "gone", "replaced"
@@ -90,7 +90,7 @@ def test_missing_objects_are_listed(workload: Workload) -> None:
 
 
 def test_current_budget_counts_are_read(workload: Workload) -> None:
-    """X-2: A budget's current counts are read if it is the only budget that blocked a pod."""
+    """X-2: a PodDisruptionBudget's current counts are read if it is the only PDB that blocked a pod."""
     workload.create_budget("kept", {"app": "kept"}, 1, expected_healthy=0)
     pod = {"namespace": workload.namespace, "name": "a", "uid": "u"}
     blocked = [{**pod, "budget": budget} for budget in ("kept", "gone", "kept, gone", "")]
@@ -104,11 +104,11 @@ def test_current_budget_counts_are_read(workload: Workload) -> None:
 
     assert changes.budgets == {f"{workload.namespace}/kept": BudgetCounts(healthy=0, needed=1)}
     assert f"poddisruptionbudget {workload.namespace}/gone no longer exists" in changes.describe_missing_objects()
-    assert len(changes.describe_missing_objects()) == 2  # The pod is also missing.
+    assert len(changes.describe_missing_objects()) == 2  # The pod itself is also missing.
 
 
 def test_changed_objects_are_found(workload: Workload) -> None:
-    """X-2: A deleted or succeeded maintenance, and a node that is now cordoned and tainted, count as changed."""
+    """X-2: a deleted or succeeded maintenance, and a newly cordoned and tainted node, count as changed."""
     node = workload.take_node()
     terminating = workload.create_maintenance(node, finalizers=["example.com/hold"])
     finished = workload.create_maintenance(node)

@@ -1,4 +1,4 @@
-"""Tests for redriving a dead letter: what counts as a success, and the error of a failed attempt."""
+"""Tests for redriving a dead letter: the conditions of success, and the error of a failed attempt."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def build_dead_letter() -> Entry:
     ("destination", "function"), [("http://[x", ""), ("http://a\u2100b/x", ""), ("", ""), ("evict", "evict")]
 )
 def test_invalid_destination_identifies_no_function(destination: str, function: str) -> None:
-    """X-1: An invalid destination identifies no function, and does not break the list of dead letters.
+    """X-1: an invalid destination names no function, and does not break the list of dead letters.
 
-    Any client may have written the destination. If an attempt has failed, the attempt identifies the function.
+    Any client may have written the destination. If an attempt has failed, the attempt names the function.
     """
     now = build_dead_letter().arrived
     invalid_entry = Entry(
@@ -57,7 +57,7 @@ def test_invalid_destination_identifies_no_function(destination: str, function: 
 
 
 def test_redrive_succeeds_if_broker_accepts_reply(function_and_broker: Receiver) -> None:
-    """X-6: The event is posted without dead letter extensions to the function only, and its reply to the broker."""
+    """X-6: the event is posted only to the function, without dead letter extensions, and its reply to the broker."""
     attempt = redrive(build_dead_letter(), f"{function_and_broker.url}/cordon", f"{function_and_broker.url}/broker")
 
     assert (attempt.status, attempt.error, attempt.function) == (200, "", "cordon")
@@ -70,7 +70,7 @@ def test_redrive_succeeds_if_broker_accepts_reply(function_and_broker: Receiver)
 def test_token_is_sent_to_broker_only(
     function_and_broker: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X-6: The token is sent to the broker but not to the function, as in a Trigger's delivery."""
+    """X-6: the token is sent to the broker but not to the function, as in a Trigger's delivery."""
     (tmp_path / "token").write_text("identity-token\n")
     monkeypatch.setenv(endpoints.TOKEN_FILE_VARIABLE, str(tmp_path / "token"))
 
@@ -82,7 +82,7 @@ def test_token_is_sent_to_broker_only(
 
 @pytest.mark.parametrize("status", [302, 400, 403, 429, 503])
 def test_redrive_fails_if_broker_rejects_reply(function_and_broker: Receiver, status: int) -> None:
-    """X-6: The attempt fails, with the reason, if the broker rejects the reply; no redirect is followed."""
+    """X-6: the attempt fails with the broker's reason if the broker rejects the reply; redirects are not followed."""
     function_and_broker.answers["/broker"] = lambda _: Response(
         status, {"location": f"{function_and_broker.url}/elsewhere"}, b"queue full"
     )
@@ -97,7 +97,7 @@ def test_redrive_fails_if_broker_rejects_reply(function_and_broker: Receiver, st
 
 @pytest.mark.parametrize("status", [302, 400, 500])
 def test_redrive_fails_if_function_rejects_event(function_and_broker: Receiver, status: int) -> None:
-    """X-6: The attempt fails, with the response text, if the function rejects the event; the broker gets nothing."""
+    """X-6: the attempt fails with the function's error if it rejects the event; nothing is sent to the broker."""
     function_and_broker.answers["/cordon"] = lambda _: Response(
         status, {"location": f"{function_and_broker.url}/elsewhere"}, b"not me"
     )

@@ -1,4 +1,4 @@
-"""Unit tests for the comparison of two responses, and for the object changes that explain a difference."""
+"""Unit tests for the comparison of two responses, and for the object changes that cause a difference."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NODE_1 = RecordedObject(NODE_KIND, NODE_NAME, "", "")
 def build_reply(
     event_type: str, *, uid: str = MAINTENANCE_UID, data: dict[str, Any] | None = None, **extensions: Any
 ) -> StructuredEvent:
-    """Build an event as a function's response contains it, in structured mode."""
+    """Build an event in structured mode, as in a function's response."""
     reference = {"apiVersion": "nodemaintenance.medik8s.io/v1beta1", "name": "nm", "uid": uid}
     full_data = {"maintenance": reference, "node": NODE_NAME, **(data or {})}
     attributes = {"type": event_type, "id": "1", "source": "s", "subject": "nm", "maintenance": uid, "node": NODE_NAME}
@@ -68,7 +68,7 @@ def compare_replies(
 
 
 def summarize_differences(differences: list[Difference]) -> list[tuple[str, bool]]:
-    """Return each difference's field and whether the difference is explained."""
+    """Return each difference's field, and whether a known cause explains the difference."""
     return [(difference.field, bool(difference.explained)) for difference in differences]
 
 
@@ -88,7 +88,7 @@ TAINTED, DRIFTED, RESTORED, FAILED, PENDING = (
 
 
 def test_difference_names_event_function_field_and_values() -> None:
-    """X-2: A difference names the event, the function, the field, and the recorded and the current value."""
+    """X-2: a difference names the event, the function, the field, and the recorded and the current value."""
     (difference,) = compare_replies("cordon", [CORDONED], [build_reply(events.NODE_CORDONED, data={"note": "new"})])
 
     assert difference == Difference("e-1", "cordon", "data.note", None, "new")
@@ -99,7 +99,7 @@ def test_difference_names_event_function_field_and_values() -> None:
 )
 @pytest.mark.parametrize("function", ["evict", "status", "cordon"])
 def test_malformed_responses_are_compared(invalid_fields: dict[str, Any], function: str) -> None:
-    """X-1: Comparing malformed responses raises no error, since the recorded event may come from any client."""
+    """X-1: comparing malformed responses raises no error, because any client may have sent the recorded event."""
     recorded = {"id": "1", "type": events.PODS_EVICTED, **invalid_fields}
 
     assert compare_replies(function, [recorded], [])
@@ -108,13 +108,13 @@ def test_malformed_responses_are_compared(invalid_fields: dict[str, Any], functi
 
 @pytest.mark.parametrize("name", ["id", "time", "traceparent", "replay", "dryrun"])
 def test_volatile_attributes_are_not_compared(name: str) -> None:
-    """X-2: Attributes that differ in every execution are not compared: ids, times, traces and replay extensions."""
+    """X-2: attributes that differ in every execution are not compared: ids, times, traces and replay extensions."""
     assert compare_replies("cordon", [CORDONED], [{**CORDONED, name: "another"}]) == []
 
 
 @pytest.mark.parametrize("name", ["podsVersion", "budgetsVersion"])
 def test_resource_versions_of_listed_objects_are_not_compared(name: str) -> None:
-    """X-2: The resourceVersions of the listed pods and budgets, which the data contains, are not compared."""
+    """X-2: the resourceVersions of the listed pods and PDBs in the event's data are not compared."""
     recorded, current = (
         build_reply(events.PODS_EVICTED, data={"evicted": [build_pod("a")], name: version}) for version in "12"
     )
@@ -142,7 +142,7 @@ FAILURE_CASES = {
 def test_failures_are_compared_by_status_and_text(
     recorded: tuple[int, str], current: tuple[int, str], expected: list[tuple[str, str]]
 ) -> None:
-    """X-2: Two failures are the same if their status and text are the same."""
+    """X-2: two failures are equal if their status and text are equal."""
     status, error = recorded
     attempt = Attempt("s", "e-1", "status", FIXED_TIME, 0.1, status, error=error)
     status, error = current
@@ -224,7 +224,7 @@ def test_different_reply_is_explained_by_changed_objects(
     changes: dict[RecordedObject, ObjectChange],
     is_explained: bool,
 ) -> None:
-    """X-2: A missing reply, or one of a different type, is explained by a matching change of an object in the reply."""
+    """X-2: a missing reply, or one of another type, is explained by a matching change of an object in the reply."""
     assert summarize_differences(compare_replies(function, recorded, current, changes)) == [("answer", is_explained)]
 
 
@@ -320,7 +320,7 @@ def test_difference_in_blocked_pod_is_explained_only_by_its_pod_or_budget(
     explanation: str,
     current: StructuredEvent,
 ) -> None:
-    """X-2: A difference in a blocked pod is explained only by changes to this pod or its budget, not to other pods."""
+    """X-2: a difference in a blocked pod is explained only by changes of this pod or its PDB, not of other pods."""
     recorded = Attempt("s", "e-1", "evict", FIXED_TIME, 0.1, 200, (build_pods_evicted("a", blocked=(BLOCKED_POD,)),))
     changes = ObjectChanges(changes_by_object, budgets={"default/web": counts} if counts else {})
 
@@ -358,9 +358,9 @@ def test_current_budget_counts_explain_difference_if_recorded_counts_are_missing
     current: StructuredEvent,
     explanation: str,
 ) -> None:
-    """X-2: If a blocked pod was recorded without its budget's counts, the current counts explain a difference.
+    """X-2: if a blocked pod was recorded without its PDB's counts, the current counts explain a difference.
 
-    Counts are missing if the API server's message contained none, or if the budget was new.
+    Counts are missing if the API server's message contained none, or if the PDB was new.
     """
     blocked = build_pod("b", reason="DisruptionBudget", budget="web", message="The disruption budget web needs 2 ...")
     recorded = Attempt("s", "e-1", "evict", FIXED_TIME, 0.1, 200, (build_pods_evicted("a", blocked=(blocked,)),))
@@ -372,19 +372,19 @@ def test_current_budget_counts_explain_difference_if_recorded_counts_are_missing
 
 
 @pytest.mark.parametrize(("recorded", "current", "changes", "expected"), POD_LIST_CASES.values(), ids=POD_LIST_CASES)
-def test_pod_lists_are_compared_by_pod(
+def test_lists_of_pods_are_compared_pod_by_pod(
     recorded: StructuredEvent,
     current: StructuredEvent,
     changes: dict[RecordedObject, ObjectChange],
     expected: list[tuple[str, bool]],
 ) -> None:
-    """X-2: Pod lists are compared pod by pod; the deletion of a pod explains why it is not evicted again."""
+    """X-2: lists of pods are compared pod by pod; the deletion of a pod explains why it is not evicted again."""
     assert summarize_differences(compare_replies("evict", [recorded], [current], changes)) == expected
 
 
 @pytest.mark.parametrize(("recorded", "current", "is_equal"), [(204, 204, True), (204, 503, False), (503, 204, False)])
 def test_success_and_failure_are_reported_as_different(recorded: int, current: int, is_equal: bool) -> None:
-    """X-6: A success and a failure are different, and two successes are equal."""
+    """X-6: a success and a failure are different, and two successes are equal."""
     attempt = Attempt("s", "e-1", "status", FIXED_TIME, 0.1, recorded, error="busy" if recorded > 400 else "")
 
     differences = compare_responses(
@@ -409,7 +409,7 @@ DATA = st.dictionaries(
 @pytest.mark.slow
 @given(data=DATA, status=st.sampled_from([200, 204]))
 def test_equal_responses_have_no_differences(data: dict[str, Any], status: int) -> None:
-    """X-2: Equal responses have no differences, whatever their data."""
+    """X-2: equal responses have no differences, whatever their data."""
     reply = build_reply(events.NODE_CORDONED, data=data)
 
     assert compare_replies("cordon", [reply], [dict(reply)]) == []
@@ -418,7 +418,7 @@ def test_equal_responses_have_no_differences(data: dict[str, Any], status: int) 
 @pytest.mark.slow
 @given(data=DATA, name=st.text("abcxyz", min_size=1, max_size=4), value=st.integers(1, 9))
 def test_changed_field_is_one_unexplained_difference(data: dict[str, Any], name: str, value: int) -> None:
-    """X-2: A changed field is one unexplained difference, even if all objects in the reply have been deleted."""
+    """X-2: a changed field is one unexplained difference, even if all objects in the reply have been deleted."""
     recorded, current = build_reply(events.NODE_CORDONED, data={**data, name: 0}), {**data, name: value}
     changes = {MAINTENANCE_1: ObjectChange.DELETED, NODE_1: ObjectChange.DELETED}
 
@@ -431,8 +431,8 @@ NAMES = st.lists(st.sampled_from("abcdefgh"), unique=True)
 
 
 @given(recorded=NAMES, random=st.randoms())
-def test_order_of_pods_does_not_matter(recorded: list[str], random: Any) -> None:
-    """NMO-6: The order of pods does not matter, because evictions run concurrently."""
+def test_order_of_pods_is_not_compared(recorded: list[str], random: Any) -> None:
+    """NMO-6: the order of pods is not compared, because evictions run concurrently."""
     current = list(recorded)
     random.shuffle(current)
 
@@ -441,7 +441,7 @@ def test_order_of_pods_does_not_matter(recorded: list[str], random: Any) -> None
 
 @given(recorded=NAMES, deleted_names=st.sets(st.sampled_from("abcdefgh")))
 def test_missing_eviction_is_explained_only_if_pod_was_deleted(recorded: list[str], deleted_names: set[str]) -> None:
-    """X-2: An eviction that is missing in the current response is explained if and only if the pod was deleted."""
+    """X-2: a missing eviction in the current response is explained if and only if the pod was deleted."""
     changes = {build_recorded_pod(name): ObjectChange.DELETED for name in deleted_names}
 
     differences = compare_replies("evict", [build_pods_evicted(*recorded)], [build_pods_evicted()], changes)
@@ -456,7 +456,7 @@ RUN_1 = RecordedObject("mutexrunconfig", "ns/run", "uid-r", "")
 
 
 def build_run_reply(event_type: str, node: str = "") -> StructuredEvent:
-    """Build a reply about a run of the upgrade mutex."""
+    """Build a reply event about an upgrade run."""
     extensions = {"run": "uid-r", "subject": "run", **({"node": node, "partitionkey": node} if node else {})}
     data = {"run": {"name": "run", "uid": "uid-r"}, **({"node": node} if node else {})}
     return {"type": event_type, "id": "1", "source": "s", **extensions, "data": data}
@@ -465,7 +465,7 @@ def build_run_reply(event_type: str, node: str = "") -> StructuredEvent:
 def compare_with_run_progress(
     progress: RunProgress, function: str, recorded: list[StructuredEvent], current: list[StructuredEvent]
 ) -> list[tuple[str, bool]]:
-    """Compare the replies for an existing run with this progress, and summarize the differences."""
+    """Compare the replies for an existing run with this progress, and return a summary of the differences."""
     attempt = Attempt("s", "e-1", function, FIXED_TIME, 0.1, 200, tuple(recorded))
     changes = ObjectChanges({}, {"uid-r": progress})
     return summarize_differences(
@@ -474,7 +474,7 @@ def compare_with_run_progress(
 
 
 def test_different_reply_is_explained_if_run_has_advanced() -> None:
-    """X-2: A different reply is explained if the run now waits for a different event or node."""
+    """X-2: a different reply is explained if the upgrade run now waits for a different event or node."""
     progress = RunProgress("node.prejobs_done", "n2")
     assert compare_with_run_progress(progress, "pause-pools", [build_run_reply(events.POOLS_PAUSED)], []) == [
         ("answer", True)
@@ -494,7 +494,7 @@ def test_different_reply_is_explained_if_run_has_advanced() -> None:
 
 
 def test_different_reply_is_not_explained_if_run_is_unchanged() -> None:
-    """X-2: A run with unchanged progress explains no difference."""
+    """X-2: an upgrade run with unchanged progress explains no difference."""
     progress = RunProgress("pools.paused", "n1")
     assert compare_with_run_progress(progress, "pause-pools", [build_run_reply(events.POOLS_PAUSED)], []) == [
         ("answer", False)
@@ -508,7 +508,7 @@ def test_different_reply_is_not_explained_if_run_is_unchanged() -> None:
 
 @pytest.mark.parametrize("change", [ObjectChange.DELETED, ObjectChange.REPLACED, ObjectChange.TERMINATING])
 def test_deletion_of_run_explains_only_missing_reply(change: ObjectChange) -> None:
-    """X-2: The deletion of a run explains a missing reply, but no other difference."""
+    """X-2: the deletion of an upgrade run explains a missing reply, but no other difference."""
     changes = {RUN_1: change}
     assert summarize_differences(
         compare_replies("pause-pools", [build_run_reply(events.POOLS_PAUSED)], [], changes)
@@ -520,7 +520,7 @@ def test_deletion_of_run_explains_only_missing_reply(change: ObjectChange) -> No
 
 
 def test_missing_or_additional_reply_from_protect_is_explained() -> None:
-    """Check that a missing or additional reply from `protect` is explained, and that a different reply is not.
+    """Check that a missing or additional reply of `protect` is explained, and that a different reply is not.
 
     `protect` replies only if it has written something, which depends on the current state.
     """

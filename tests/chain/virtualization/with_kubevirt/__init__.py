@@ -1,1 +1,1 @@
-"""Tests for drains with KubeVirt's controllers installed: the product itself migrates no VMs (DRN-10)."""
+"""Tests for drains on a cluster with KubeVirt's controllers, where the product itself migrates no VMs (DRN-10)."""

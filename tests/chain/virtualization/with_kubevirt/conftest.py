@@ -14,7 +14,7 @@ from tests.chain.virtualization.with_kubevirt.environment import KUBEVIRT_CONFIG
 
 @pytest.fixture(scope="package")
 def kubevirt_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeVirtEnvironment]:
-    """Yield the environment with virtualization enabled; KubeVirt is configured with medik8s's drain taint."""
+    """Yield the environment with the component `virtualization`; KubeVirt is configured with medik8s's drain taint."""
     folder = tmp_path_factory.mktemp("with-kubevirt")
     with run_product(folder, VIRTUALIZATION) as (cluster, product):
         controller = VirtController(cluster, folder / "kubevirt")

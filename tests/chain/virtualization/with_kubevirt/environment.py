@@ -25,10 +25,10 @@ from tests.chain.virtualization.migration_watcher import MigrationWatcher
 T = TypeVar("T")
 TAINT_KEY = "medik8s.io/drain"
 KUBEVIRT_CONFIGURATION = {"migrations": {"nodeDrainTaintKey": TAINT_KEY}}
-"""KubeVirt configuration with the drain taint that medik8s's NodeMaintenances set."""
+"""KubeVirt configuration whose drain taint is the one of medik8s's NodeMaintenances."""
 IGNORE_BACKOFF_ANNOTATION = "kubevirt.io/func-test-ignore-migration-backoff"
 MIGRATION_NAME_PREFIX = "evacuation-"
-"""Name prefix of this product's migrations; KubeVirt uses a different prefix."""
+"""Name prefix of the migrations that this product creates; KubeVirt uses a different prefix."""
 
 
 class KubeVirtEnvironment(VirtualizationEnvironment):
@@ -67,14 +67,14 @@ class KubeVirtEnvironment(VirtualizationEnvironment):
         return name
 
     def _pin_to_first_node(self, node: str, metadata: Object, spec: Object) -> tuple[Object, Object]:
-        """Return the metadata and the spec with a preferred node affinity; a required one would prevent migrations."""
+        """Return metadata, and the spec with a preferred node affinity; a required one would prevent migrations."""
         hostname_term = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
         preferred = {"weight": 100, "preference": {"matchExpressions": [hostname_term]}}
         affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
         return metadata, {**spec, "affinity": affinity}
 
     def make_migratable(self, name: str) -> None:
-        """Make a VMI migratable; the virt-handler of its node then sets its condition."""
+        """Make a VMI migratable; its node's virt-handler then sets the VMI's condition `LiveMigratable`."""
         self.client.patch(f"{self.vmis_path}/{name}", {"metadata": {"annotations": {NOT_MIGRATABLE_ANNOTATION: None}}})
 
     def create_watcher(self, node_by_vmi: Mapping[str, str] | None = None) -> MigrationWatcher:
@@ -87,7 +87,7 @@ class KubeVirtEnvironment(VirtualizationEnvironment):
     def reaches_node_limit(self, limit: int, max_concurrent: int) -> bool:
         """Return whether the highest number of concurrent migrations from a node is KubeVirt's limit or limit + 1.
 
-        KubeVirt stops counting a migration once its VMI runs on the target node, even if the migration is unfinished.
+        KubeVirt no longer counts a migration whose VMI already runs on the target node, even if it is unfinished.
         """
         return max_concurrent in (limit, limit + 1)
 
@@ -96,7 +96,7 @@ class KubeVirtEnvironment(VirtualizationEnvironment):
 
     @contextmanager
     def configure_kubevirt(self, configuration: Mapping[str, Any]) -> Iterator[None]:
-        """Replace KubeVirt's configuration while the block runs."""
+        """Replace KubeVirt's configuration while the `with` block runs."""
         self.controller.configure(configuration)
         try:
             yield
@@ -105,7 +105,7 @@ class KubeVirtEnvironment(VirtualizationEnvironment):
 
     @contextmanager
     def remove_kubevirt(self) -> Iterator[None]:
-        """Remove KubeVirt while the block runs; KubeVirt's budgets remain."""
+        """Remove KubeVirt while the `with` block runs; the PodDisruptionBudgets that KubeVirt created remain."""
         self.controller.stop()
         self.controller.delete_kubevirt()
         try:
@@ -128,7 +128,7 @@ class KubeVirtEnvironment(VirtualizationEnvironment):
         self.client.patch(build_node_path(node), {"metadata": metadata})
 
     def wait_with_heartbeats(self, node: str, wait: Callable[[], T], timeout: float = 60.0) -> T:
-        """Write a heartbeat, call `wait` and return its result; repeat this whenever `wait` raises `TimeoutError`.
+        """Write a virt-handler heartbeat to the node and return the result of `wait`; repeat after each `TimeoutError`.
 
         KubeVirt may not have the object in its cache at the first heartbeat. A real virt-handler writes a heartbeat
         every minute.
@@ -136,17 +136,17 @@ class KubeVirtEnvironment(VirtualizationEnvironment):
         return retry_action(lambda: self.write_heartbeat(node), wait, timeout)
 
     def skip_migration_backoff(self, migration_name: str) -> None:
-        """Make KubeVirt start this migration without a backoff, as KubeVirt's own functional tests do."""
+        """Make KubeVirt start this migration without a backoff, with the method of KubeVirt's own functional tests."""
         path = f"{build_migrations_path(self.vm_namespace)}/{migration_name}"
         self.client.patch(path, {"metadata": {"annotations": {IGNORE_BACKOFF_ANNOTATION: ""}}})
 
     @property
     def budgets_path(self) -> str:
-        """Return the API path of the budgets in the VMs' namespace."""
+        """Return the API path of the PodDisruptionBudgets in the VMs' namespace."""
         return build_budgets_path(self.vm_namespace)
 
     def list_product_objects(self) -> list[str]:
-        """Return the names of this product's migrations and budgets."""
+        """Return the names of the migrations and PodDisruptionBudgets that this product created."""
         migrations = [migration["metadata"]["name"] for migration in self.client.list(MIGRATIONS_PATH)["items"]]
         budgets = self.client.list("/apis/policy/v1/poddisruptionbudgets", label_selector=VMI_UID_LABEL)["items"]
         return [name for name in migrations if name.startswith(MIGRATION_NAME_PREFIX)] + [

@@ -1,4 +1,4 @@
-"""Tests for drains with KubeVirt during which users set taints, delete objects or fix problems (DRN-8 to DRN-11)."""
+"""Tests for drains with KubeVirt during which users add taints, delete objects or fix problems (DRN-8 to DRN-11)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ UNMIGRATABLE_REASON = "the disk is not shared"
 def test_kubevirt_migrates_vms_if_configured_taint_is_set_by_hand(
     environment: KubeVirtEnvironment, taint_key: str
 ) -> None:
-    """Check that KubeVirt migrates the VMs if a taint with the configured key is set by hand.
+    """Check that KubeVirt migrates the VMs of a node to which a user adds the taint in KubeVirt's configuration.
 
-    The product creates neither migrations nor budgets.
+    The product creates neither migrations nor PodDisruptionBudgets.
     """
     node, _ = environment.create_node(), environment.create_node()
     original_boots = environment.wait_until_running(environment.create_vm("by-hand", node))
@@ -42,7 +42,7 @@ def test_kubevirt_migrates_vms_if_configured_taint_is_set_by_hand(
 
 @proves("DRN-10", "DRN-11")
 def test_vmi_without_vm_is_shut_down(environment: KubeVirtEnvironment) -> None:
-    """Check that a drain shuts down a VMI without a VM and completes, while KubeVirt keeps the VMI in phase Failed."""
+    """Check that a drain completes and shuts down a VMI without a VirtualMachine, which KubeVirt leaves as Failed."""
     node, _ = environment.create_node(), environment.create_node()
     environment.wait_until_running(environment.create_vmi("ownerless", node))
     evictions = AuditLog(environment.cluster.audit_log)
@@ -76,9 +76,9 @@ def test_vm_that_becomes_migratable_is_migrated_by_kubevirt(environment: KubeVir
 
 @proves("DRN-9", "DRN-10")
 def test_deleted_migration_does_not_shut_down_vm(environment: KubeVirtEnvironment) -> None:
-    """Check that deleting a migration does not shut down its VM; KubeVirt starts the next migration within a minute.
+    """Check that deleting a migration does not shut down its VM; KubeVirt creates another migration within a minute.
 
-    Before the next migration, only virt-api prevents the eviction: KubeVirt's budget allows one disruption while the
+    Until then, only virt-api prevents the eviction. KubeVirt's PodDisruptionBudget allows one disruption while the
     target's virt-launcher pod exists.
     """
     node, _ = environment.create_node(), environment.create_node()

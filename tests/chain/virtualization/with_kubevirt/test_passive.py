@@ -1,4 +1,4 @@
-"""Tests that the product leaves migrations to KubeVirt, and takes over when KubeVirt is removed (DRN-10)."""
+"""Tests that the product leaves migrations to KubeVirt, and migrates VMs itself after KubeVirt is removed (DRN-10)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REMEDY_TEXT = f"set spec.configuration.migrations.nodeDrainTaintKey of KubeVirt 
 
 
 def is_only_blocked_by(maintenance: Object, reason: str, text: str = "") -> bool:
-    """Return whether the maintenance reports exactly one blocked pod, with this reason and `text` in the message."""
+    """Return whether the status lists exactly one blocked pod, with this reason and with `text` in its message."""
     return [
         blocking_reason == reason and text in message
         for blocking_reason, message in get_blocking_details_by_pod(maintenance).values()
@@ -32,9 +32,9 @@ def is_only_blocked_by(maintenance: Object, reason: str, text: str = "") -> bool
 
 @proves("DRN-10", "C3")
 def test_taint_unknown_to_kubevirt_is_reported_with_remedy(environment: KubeVirtEnvironment) -> None:
-    """Check that a drain taint is reported with a remedy if KubeVirt is not configured with this taint.
+    """Check that the status names a remedy if KubeVirt is not configured with the drain taint of the maintenance.
 
-    By default, KubeVirt reacts only to the taint of the older API group. Once KubeVirt is configured with the taint,
+    By default, KubeVirt reacts only to the taint of the oldest API group. Once KubeVirt is configured with the taint,
     the drain continues.
     """
     node, older_api_node, _ = environment.create_node(), environment.create_node(), environment.create_node()
@@ -61,9 +61,9 @@ def test_taint_unknown_to_kubevirt_is_reported_with_remedy(environment: KubeVirt
 
 @proves("DRN-10", "DRN-9")
 def test_kubevirt_migrates_vmi_whose_eviction_is_rejected(environment: KubeVirtEnvironment) -> None:
-    """Check that KubeVirt migrates a VMI whose eviction virt-api rejects, regardless of taints.
+    """Check that KubeVirt migrates a VMI whose eviction virt-api rejects, regardless of the node's taints.
 
-    The status reports a VMI that cannot be migrated.
+    The maintenance's status reports a VMI that cannot be migrated.
     """
     node, _ = environment.create_node(), environment.create_node()
     migrate_if_possible_vm = environment.create_vm("possible", node, eviction_strategy=LIVE_MIGRATE_IF_POSSIBLE)
@@ -88,7 +88,7 @@ def test_kubevirt_migrates_vmi_whose_eviction_is_rejected(environment: KubeVirtE
 
 @proves("DRN-10", "DRN-9")
 def test_failed_migration_is_reported_and_retried_by_kubevirt(environment: KubeVirtEnvironment) -> None:
-    """Check that a failed migration is reported, and retried by KubeVirt while the VM keeps running."""
+    """Check that KubeVirt retries a failed migration, which the status reports, and that the VM keeps running."""
     node, _ = environment.create_node(), environment.create_node()
     original_boots = environment.wait_until_running(environment.create_vm("unlucky", node))
     other_nodes = [node_name for node_name in list_node_names(environment) if node_name != node]
@@ -117,11 +117,11 @@ def test_failed_migration_is_reported_and_retried_by_kubevirt(environment: KubeV
 
 
 @proves("DRN-10")
-def test_vm_always_has_budget_while_kubevirt_is_reinstalled(environment: KubeVirtEnvironment) -> None:
-    """Check that a VM always has a budget while KubeVirt is removed and reinstalled during a drain.
+def test_vm_always_has_pdb_while_kubevirt_is_reinstalled(environment: KubeVirtEnvironment) -> None:
+    """Check that a VM always has a PodDisruptionBudget while KubeVirt is removed and reinstalled during a drain.
 
-    The product creates a budget and a migration while KubeVirt is removed. It deletes its budget once KubeVirt has
-    created one.
+    The product creates a PDB and a migration while KubeVirt is removed. It deletes its PDB once KubeVirt has created
+    one.
     """
     node, _ = environment.create_node(), environment.create_node()
     original_boots = environment.wait_until_running(environment.create_vm("between", node))
@@ -136,7 +136,8 @@ def test_vm_always_has_budget_while_kubevirt_is_reinstalled(environment: KubeVir
 
     with ThreadPoolExecutor(1) as thread, environment.remove_kubevirt():
         environment.send_tick()
-        assert environment.list_product_objects() == []  # the product creates no budget while KubeVirt's budget exists
+        # The product creates no PodDisruptionBudget while KubeVirt's exists.
+        assert environment.list_product_objects() == []
         for budget in environment.client.list(environment.budgets_path)["items"]:
             environment.client.delete(
                 f"{environment.budgets_path}/{budget['metadata']['name']}", uid=budget["metadata"]["uid"]

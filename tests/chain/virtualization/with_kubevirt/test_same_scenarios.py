@@ -1,4 +1,4 @@
-"""Repeats tests of the product's own migrations on a cluster where KubeVirt migrates and protects the VMs instead."""
+"""Repeats the tests of the product's own migrations on a cluster where KubeVirt migrates and protects the VMs."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ __all__ = [
 
 @pytest.fixture(autouse=True)
 def assert_product_is_passive(environment: KubeVirtEnvironment) -> Iterator[None]:
-    """Assert that the product has created neither migrations nor budgets when a test ends."""
+    """Assert after a test that the product has created neither migrations nor PodDisruptionBudgets."""
     yield
     assert environment.list_product_objects() == []
