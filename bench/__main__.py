@@ -22,7 +22,7 @@ from pathlib import Path
 import click
 
 from bench import peer_operator, results
-from bench.background_writer import run_writer
+from bench.background_writer import run_background_writer
 from bench.cases import FULL, QUICK, USUAL, AnyCase, DrainCase, Observation, group_by_cluster_size, select_cases
 from bench.costs import CostMeter
 from bench.drainers import Drainer, FloorDrainer, KubectlDrainer, ProductDrainer
@@ -177,7 +177,7 @@ def _run_rounds(
 ) -> Generator[Round, None, None]:
     """Yield the results of all rounds of a case; in each round, every drainer drains once."""
     compared = [(drainer_rig, drainer) for drainer_rig, drainer in contenders if case.includes_drainer(drainer.name)]
-    with run_evict_processes(rig, case.evict_processes), run_writer(rig.kubeconfig, case.writes_per_second):
+    with run_evict_processes(rig, case.evict_processes), run_background_writer(rig.kubeconfig, case.writes_per_second):
         for round_number, (drainer_rig, drainer) in itertools.product(range(rounds), compared):
             yield _run_round(drainer_rig, case, drainer, round_number)
 

@@ -33,7 +33,7 @@ CONFIGMAPS, HEARTBEATS = "configmaps", "heartbeats"
 
 
 @contextmanager
-def run_writer(kubeconfig: Path, writes_per_second: int, kind: str = CONFIGMAPS) -> Iterator[None]:
+def run_background_writer(kubeconfig: Path, writes_per_second: int, kind: str = CONFIGMAPS) -> Iterator[None]:
     """Write `writes_per_second` objects per second in another process during the `with` block; 0 means no writes.
 
     Raises `RuntimeError` if fewer than 90 % of the writes were completed, because the measurement is then invalid.

@@ -75,7 +75,7 @@ class CostMeter:
         memory = {name: measure_memory(pids) for name, pids in group_processes(self._rig.processes).items()}
         time.sleep(JOURNAL_DELAY_SECONDS)
         events = _compute_differences(_count_events(self._rig.journal), self._events)
-        waits = measure_waits(self._rig.journal, self._since) | measure_queueing(
+        waits = measure_event_waits(self._rig.journal, self._since) | measure_longest_queue_time(
             self._rig.journal, get_delivery_log(self._rig), self._since
         )
         return Costs(events, requests, cpu, memory, waits)
@@ -133,7 +133,7 @@ def open_journal(journal: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{journal}?mode=ro", uri=True)
 
 
-def measure_waits(journal: Path, started_at: float) -> dict[str, float]:
+def measure_event_waits(journal: Path, started_at: float) -> dict[str, float]:
     """Return statistics of the events' waiting times for attempts since `started_at`; {} if there are none."""
     rows = [row for row in _read_rows(journal, WAITS_QUERY, started_at) if row[0]]
     waits = sorted((begun_at - _parse_timestamp(emitted_at), function) for emitted_at, begun_at, function in rows)
@@ -142,7 +142,7 @@ def measure_waits(journal: Path, started_at: float) -> dict[str, float]:
     return summarize_waits([seconds for seconds, _ in waits]) | unpaced if waits else {}
 
 
-def measure_queueing(journal: Path, log: Path, started_at: float) -> dict[str, float]:
+def measure_longest_queue_time(journal: Path, log: Path, started_at: float) -> dict[str, float]:
     """Return the longest time that a request was queued in a function's server: from its POST to the attempt's start.
 
     Only deliveries without retries since `started_at` count. The result is empty if the local delivery has no log.

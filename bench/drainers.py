@@ -82,7 +82,7 @@ class ProductDrainer:
         """Restore the nodes (see `Drainer`)."""
         api, requested_at = self._client.api, time.monotonic()
         self._client.gather_all(*(api.request("DELETE", f"{MEDIK8S.path}/{name}") for name in self._names))
-        restored_at = self._observer.wait_until_in_service(nodes, requested_at)
+        restored_at = self._observer.wait_until_schedulable(nodes, requested_at)
         self._observer.wait_for_changes("maintenance gone", self._names)
         return restored_at
 
@@ -115,7 +115,7 @@ class KubectlDrainer:
         """Restore the nodes (see `Drainer`)."""
         requested_at = time.monotonic()
         subprocess.run([*self._command, "uncordon", *nodes], check=True, capture_output=True)
-        return self._observer.wait_until_in_service(nodes, requested_at)
+        return self._observer.wait_until_schedulable(nodes, requested_at)
 
 
 class FloorDrainer:
@@ -141,7 +141,7 @@ class FloorDrainer:
         requested_at, api = time.monotonic(), self._client.api
         patch = {"spec": {"unschedulable": None}}
         self._client.gather_all(*(api.patch(f"/api/v1/nodes/{node}", patch) for node in nodes))
-        return self._observer.wait_until_in_service(nodes, requested_at)
+        return self._observer.wait_until_schedulable(nodes, requested_at)
 
 
 async def drain(api: Api, nodes: Sequence[str], pods: Sequence[Object], namespace: str, *, has_budgets: bool) -> None:

@@ -70,7 +70,7 @@ class ObserverProcess:
             find_latest_time, kind, all_names[0] if len(all_names) == 1 else f"{len(all_names)} objects"
         )
 
-    def wait_until_in_service(self, nodes: Iterable[str], since: float) -> float:
+    def wait_until_schedulable(self, nodes: Iterable[str], since: float) -> float:
         """Wait until all nodes have become schedulable and untainted since `since`; return the latest change's time."""
         return self.wait_for_changes("node", nodes, "in", since=since)
 

@@ -221,12 +221,12 @@ def summarize_costs(rounds: Iterable[Round]) -> list[list[str]]:
             medians = compute_medians(case_rounds, kind)
             parts = sorted(medians.items(), key=lambda part: -part[1])[:MAX_LISTED_PARTS]
             largest_parts = ", ".join(f"{name.removeprefix('dev.')} {count:.4g}" for name, count in parts if count)
-            total = "" if kind == "waits" else f"{compute_typical_cost(case_rounds, kind):.5g}"
+            total = "" if kind == "waits" else f"{compute_median_cost(case_rounds, kind):.5g}"
             rows.append([engine, case, kind, total, largest_parts])
     return rows
 
 
-def compute_typical_cost(rounds: Sequence[Round], kind: str, parts: Collection[str] | None = None) -> float:
+def compute_median_cost(rounds: Sequence[Round], kind: str, parts: Collection[str] | None = None) -> float:
     """Return the median over the rounds of one kind of resource usage: of its total, or of the sum of `parts`."""
     sums = (
         sum(cost for name, cost in measured_round.costs.get(kind, {}).items() if parts is None or name in parts)

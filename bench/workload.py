@@ -88,7 +88,7 @@ class Workload:
         budget = {"maxUnavailable": self._case.max_unavailable, "selector": {"matchLabels": {"app": name}}}
         self._client.create(self._budgets_path, {"metadata": {"name": name}, "spec": budget})
 
-    def deploy_tolerant(self, name: str, node: str, replicas: int) -> None:
+    def deploy_tolerant_pods(self, name: str, node: str, replicas: int) -> None:
         """Create a Deployment whose pods run on this node and tolerate all taints; return when all pods are Ready."""
         self._create_deployment(name, node, replicas, tolerations=[{"operator": "Exists"}])
         pod_count = len(self._nodes) * self._case.pods + replicas

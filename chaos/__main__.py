@@ -24,7 +24,7 @@ from chaos.fault_injection import FaultInjector
 from chaos.final_state import list_problems
 from chaos.observer import ClusterObserver
 from chaos.report import RunReport, format_report
-from chaos.step_checks import StepDeletion, list_unannounced_deletions, parse_journaled_steps
+from chaos.step_checks import EscalationDeletion, list_unannounced_deletions, parse_journaled_steps
 from eventing import events
 from eventing.journal.store import Journal, Query
 from kube.client.api_errors import ApiError
@@ -112,7 +112,7 @@ def run_drains(
             injector.run_actions(plan.plan_actions(seed, duration_seconds, node_names, environment.targets))
             settle_seconds, problems = wait_until_settled(environment)
         exited_servers = environment.list_exited_servers()
-        deletions, tally = observer.checker.step_deletions, observer.checker.tally
+        deletions, tally = observer.checker.escalation_deletions, observer.checker.tally
         violations = observer.violations
         if engine in ENGINES_WITH_COMPLETE_JOURNAL:
             violations += wait_for_journal(Path(environment.product.journal), deletions)
@@ -120,7 +120,7 @@ def run_drains(
         engine,
         seed,
         duration_seconds,
-        injector.done_counts,
+        injector.completed_action_counts,
         injector.failures,
         tally,
         violations,
@@ -130,7 +130,7 @@ def run_drains(
     )
 
 
-def wait_for_journal(journal: Path, deletions: Sequence[StepDeletion]) -> list[str]:
+def wait_for_journal(journal: Path, deletions: Sequence[EscalationDeletion]) -> list[str]:
     """Return the deletions that no journaled event announces; wait until `record` has stored the events.
 
     Each deletion by an escalation step must be announced by a `DRAIN_OVERDUE` event.

@@ -13,7 +13,7 @@ from chaos.api_fault_proxy import FaultProxy
 from chaos.event_fault_proxy import NetworkFaultProxy
 from chaos.plan import App
 from chaos.report import list_unexpected_exits
-from chaos.targets import AnyProduct, Targets, build_targets, list_own_servers
+from chaos.targets import LocalOrEngineProduct, Targets, build_targets, list_product_servers
 from kube.client.sync_client import SyncClient
 from kube.paths import Object
 from localcluster import delivery_engines
@@ -54,18 +54,18 @@ class ChaosEnvironment:
         faults: The proxy between the functions and the API server.
         client: The administrator's API client.
         servers: The processes of the product, of its engine and of the console.
-        own_servers: Those of `servers` that run the product's own code.
+        product_servers: Those of `servers` that run the product's own code.
         targets: The processes that may be killed, by kind of crash.
         restarter: Restarts processes that exit unexpectedly.
     """
 
     cluster: LocalCluster
-    product: AnyProduct
+    product: LocalOrEngineProduct
     network: EventNetwork
     faults: FaultProxy
     client: SyncClient
     servers: list[Server]
-    own_servers: list[Server]
+    product_servers: list[Server]
     targets: Targets
     restarter: Restarter
 
@@ -74,7 +74,7 @@ class ChaosEnvironment:
         down_names = [server.name for server in (*self.cluster.servers, *self.servers) if not server.is_alive]
         return [
             *down_names,
-            *list_unexpected_exits(self.restarter.list_records(), {server.name for server in self.own_servers}),
+            *list_unexpected_exits(self.restarter.list_records(), {server.name for server in self.product_servers}),
         ]
 
 
@@ -101,13 +101,18 @@ def start_environment(
                 product.route_triggers(lambda name: f"{event_proxy.url}/{name}")
             servers = [*product.servers, console.server]
             restarter.add_servers(servers)
-            own_servers, targets = list_own_servers(product, console.server), build_targets(product, console.server)
-            yield ChaosEnvironment(cluster, product, network, faults, client, servers, own_servers, targets, restarter)
+            product_servers, targets = (
+                list_product_servers(product, console.server),
+                build_targets(product, console.server),
+            )
+            yield ChaosEnvironment(
+                cluster, product, network, faults, client, servers, product_servers, targets, restarter
+            )
 
 
 def _create_product(
     engine: str, cluster: LocalCluster, directory: Path, subscriber_url: str, api_url: str, component: str
-) -> AnyProduct:
+) -> LocalOrEngineProduct:
     """Create the product without starting it; its functions call the API server at `api_url`.
 
     With the engine `local`, the delivery calls the functions at `subscriber_url`.
@@ -120,7 +125,7 @@ def _create_product(
             directory,
             subscriber_url=subscriber_url,
             api_url=api_url,
-            flow_manifests=localproduct.list_trigger_and_source_manifests((component,)),
+            eventing_manifests=localproduct.list_trigger_and_source_manifests((component,)),
         )
     product = delivery_engines.get_engine(engine).install_product(cluster, directory)
     if not isinstance(product, EngineProduct):
@@ -129,7 +134,7 @@ def _create_product(
     return product
 
 
-def _build_console(cluster: LocalCluster, directory: Path, product: AnyProduct) -> WebConsole:
+def _build_console(cluster: LocalCluster, directory: Path, product: LocalOrEngineProduct) -> WebConsole:
     urls = {"functions_url": product.functions_url, "broker_url": product.broker_url}
     return WebConsole(cluster, directory, "--journal", product.journal, **urls)
 

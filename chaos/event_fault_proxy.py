@@ -89,7 +89,7 @@ class NetworkFaultProxy:
             self.publish_reply(other_response)
         return response
 
-    def forward_late(self, request: ReceivedRequest) -> Response:
+    def forward_delayed(self, request: ReceivedRequest) -> Response:
         """Accept the event now, and deliver it after a random delay, so that later events can overtake it."""
         delay_seconds = random.uniform(0, MAX_DELAY_SECONDS)
         threading.Thread(target=self._deliver_later, args=(request, delay_seconds), daemon=True).start()

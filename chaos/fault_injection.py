@@ -43,13 +43,13 @@ class FaultInjector:
     """Performs the actions of a plan in an environment.
 
     Attributes:
-        done_counts: The number of completed actions by kind.
+        completed_action_counts: The number of completed actions by kind.
         failures: The errors of failed actions by kind.
     """
 
     def __init__(self, environment: ChaosEnvironment, seed: int) -> None:
         self._environment, self._rng = environment, Random(f"faults {seed}")
-        self.done_counts: Counter[str] = Counter()
+        self.completed_action_counts: Counter[str] = Counter()
         self.failures: defaultdict[str, list[str]] = defaultdict(list)
         self._faults_until = self._network_faults_until = 0.0
         self._network_mode: Handler = environment.network.forward
@@ -75,7 +75,7 @@ class FaultInjector:
         for action, future in submitted:
             try:
                 future.result()
-                self.done_counts[action.kind] += 1
+                self.completed_action_counts[action.kind] += 1
             except (ApiError, LocalClusterError, OSError) as error:
                 self.failures[action.kind].append(f"{action.target}: {error}")
         self._end_faults()
@@ -123,7 +123,7 @@ class FaultInjector:
             return
         handlers: dict[str, Handler] = {
             "twice": network.forward_twice,
-            "late": network.forward_late,
+            "late": network.forward_delayed,
             "lose": self._drop_randomly,
         }
         self._network_mode = handlers.get(action.kind) or network.build_rejecting_handler(action.target)

@@ -14,7 +14,7 @@ from math import inf
 from typing import NamedTuple
 
 from chaos.audit_requests import DeletionRequest, EvictionRequest
-from chaos.step_checks import StepDeletion, StepKey, find_forbidden_deletion
+from chaos.step_checks import EscalationDeletion, EscalationStepKey, find_forbidden_deletion
 from kube.maintenance.escalation import find_current_step
 from kube.maintenance.groups import DRAIN_TAINTS
 from kube.maintenance.objects import SUCCEEDED, get_node_name, get_phase, is_deleting
@@ -34,7 +34,7 @@ MAX_DUPLICATE_SHARE = 0.01
 NODES, PODS, MAINTENANCES = "nodes", "pods", "nodemaintenances"
 
 
-class SeenVersion(NamedTuple):
+class ObservedVersion(NamedTuple):
     """A resourceVersion, and the time at which it was observed."""
 
     version: int
@@ -48,8 +48,8 @@ class PodHistory:
     name: str
     must_leave: bool = True
     node: str = ""
-    bound_at: SeenVersion | None = None
-    terminating_at: SeenVersion | None = None
+    bound_at: ObservedVersion | None = None
+    terminating_at: ObservedVersion | None = None
     deleted_version: int | None = None
     ready_by_version: dict[int, bool] = field(default_factory=dict)
 
@@ -59,7 +59,7 @@ class PodHistory:
         return min((item for item in versions if item > version), default=None)
 
 
-NEVER_ENDED: tuple[SeenVersion, StepKey | None] = (SeenVersion(0, inf), None)
+NEVER_ENDED: tuple[ObservedVersion, EscalationStepKey | None] = (ObservedVersion(0, inf), None)
 """The entry after the last escalation step of a maintenance, which has not ended."""
 
 
@@ -81,9 +81,9 @@ class MaintenanceHistory:
     created_at: float
     phase: str = ""
     deletion_seen_at: float | None = None
-    steps: list[tuple[SeenVersion, StepKey | None]] = field(default_factory=list)
+    steps: list[tuple[ObservedVersion, EscalationStepKey | None]] = field(default_factory=list)
 
-    def list_steps(self, version: int, requested_at: float) -> list[StepKey]:
+    def list_steps(self, version: int, requested_at: float) -> list[EscalationStepKey]:
         """Return the steps that began before `version`, and had not ended `GRACE_SECONDS` before the request."""
         return [
             step
@@ -106,9 +106,9 @@ class InvariantChecker:
 
     def __init__(self) -> None:
         self.tally = Tally()
-        self.step_deletions: list[StepDeletion] = []
+        self.escalation_deletions: list[EscalationDeletion] = []
         self._pods: dict[str, PodHistory] = {}
-        self._nodes: dict[str, list[tuple[SeenVersion, bool]]] = defaultdict(list)
+        self._nodes: dict[str, list[tuple[ObservedVersion, bool]]] = defaultdict(list)
         self._maintenances: dict[str, MaintenanceHistory] = {}
         self._gaps: list[WatchGap] = []
         self._pending_checks: list[tuple[float, Callable[[], Iterator[str]]]] = []
@@ -147,11 +147,11 @@ class InvariantChecker:
             is_cordoned_and_tainted(observation.object, taint) for taint in DRAIN_TAINTS
         )
         if is_under_maintenance != (history[-1][1] if history else False):
-            history.append((SeenVersion(observation.version, observation.seen_at), is_under_maintenance))
+            history.append((ObservedVersion(observation.version, observation.seen_at), is_under_maintenance))
 
     def _record_pod(self, observation: ObjectObservation) -> None:
         pod = self._pods.setdefault(observation.object["metadata"]["uid"], PodHistory(format_key(observation.object)))
-        now = SeenVersion(observation.version, observation.seen_at)
+        now = ObservedVersion(observation.version, observation.seen_at)
         pod.must_leave = not is_never_evicted(observation.object)
         pod.node = observation.object["spec"].get("nodeName") or pod.node
         pod.bound_at = pod.bound_at or (now if pod.node else None)
@@ -167,8 +167,8 @@ class InvariantChecker:
         history = self._maintenances.setdefault(maintenance["metadata"]["uid"], new_history)
         if history.deletion_seen_at is None and (observation.is_deleted or is_deleting(maintenance)):
             history.deletion_seen_at = observation.seen_at
-        now, step = SeenVersion(observation.version, observation.seen_at), find_current_step(maintenance)
-        key = StepKey(maintenance["metadata"]["uid"], step.action, step.after) if step else None
+        now, step = ObservedVersion(observation.version, observation.seen_at), find_current_step(maintenance)
+        key = EscalationStepKey(maintenance["metadata"]["uid"], step.action, step.after) if step else None
         if key != (history.steps[-1][1] if history.steps else None):
             history.steps.append((now, key))
         if not observation.is_deleted and get_phase(maintenance) == SUCCEEDED != history.phase:
@@ -189,7 +189,7 @@ class InvariantChecker:
                 yield from self._check_granted_eviction(eviction, pod, pod.terminating_at)
 
     def _check_granted_eviction(
-        self, eviction: EvictionRequest, pod: PodHistory, terminating_at: SeenVersion
+        self, eviction: EvictionRequest, pod: PodHistory, terminating_at: ObservedVersion
     ) -> Iterator[str]:
         if not any(
             self._is_maintenance_active(maintenance, pod.node, eviction.requested_at)
@@ -245,8 +245,8 @@ class InvariantChecker:
         }
         was_terminating = pod.terminating_at is not None and pod.terminating_at.version <= request.version
         was_ready = pod.ready_by_version[request.version]
-        deletion = StepDeletion(request.requested_at, pod.name, steps, was_ready, was_terminating)
-        self.step_deletions.append(deletion)
+        deletion = EscalationDeletion(request.requested_at, pod.name, steps, was_ready, was_terminating)
+        self.escalation_deletions.append(deletion)
         yield from find_forbidden_deletion(deletion)
         yield from self._check_node(pod, "deleted", request.requested_at, new_version)
 
@@ -255,7 +255,7 @@ class InvariantChecker:
         ended = maintenance.deletion_seen_at is not None and timestamp > maintenance.deletion_seen_at + GRACE_SECONDS
         return maintenance.node == node and maintenance.created_at <= timestamp and not ended
 
-    def _check_success(self, maintenance: MaintenanceHistory, reported_at: SeenVersion) -> Iterator[str]:
+    def _check_success(self, maintenance: MaintenanceHistory, reported_at: ObservedVersion) -> Iterator[str]:
         if self._is_in_watch_gap(reported_at.version, PODS, MAINTENANCES):
             self.tally.unchecked["successes"] += 1
             return
@@ -265,7 +265,7 @@ class InvariantChecker:
                 yield f"NodeMaintenance {maintenance.name} is Succeeded, but pod {pod.name} is on node {pod.node}"
 
     @staticmethod
-    def _was_on_node(pod: PodHistory, reported_at: SeenVersion) -> bool:
+    def _was_on_node(pod: PodHistory, reported_at: ObservedVersion) -> bool:
         """Return whether the pod existed at the time of the success, and had been bound before the grace period."""
         was_bound = (
             pod.bound_at is not None

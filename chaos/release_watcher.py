@@ -20,7 +20,7 @@ class ReleaseWatcher:
     A released node once had rule labels, no longer has any, and still has the run's label.
 
     Attributes:
-        released_together: Each set of two or more nodes that were released at the same time.
+        concurrently_released_nodes: Each set of two or more nodes that were released at the same time.
         released: The names of all released nodes, in the order of their release.
     """
 
@@ -30,7 +30,7 @@ class ReleaseWatcher:
         self._previously_labelled: set[str] = set()
         self._stopping = threading.Event()
         self._thread = ThreadPoolExecutor(1)
-        self.released_together: list[frozenset[str]] = []
+        self.concurrently_released_nodes: list[frozenset[str]] = []
         self.released: list[str] = []
 
     def __enter__(self) -> ReleaseWatcher:
@@ -64,4 +64,4 @@ class ReleaseWatcher:
         if not get_run_id(node):
             self._previously_labelled.discard(name)
         if len(self._released_now) > 1:
-            self.released_together.append(frozenset(self._released_now))
+            self.concurrently_released_nodes.append(frozenset(self._released_now))

@@ -19,7 +19,7 @@ class RunReport:
         engine: The name of the engine.
         seed: The seed of the plan.
         duration_seconds: The duration of the fault injection.
-        done_counts: The number of completed actions by kind.
+        completed_action_counts: The number of completed actions by kind.
         failures: The errors of failed actions by kind.
         tally: The numbers of checks, and the granted evictions.
         violations: The messages about violated invariants.
@@ -32,7 +32,7 @@ class RunReport:
     engine: str
     seed: int
     duration_seconds: float
-    done_counts: Mapping[str, int]
+    completed_action_counts: Mapping[str, int]
     failures: Mapping[str, Sequence[str]]
     tally: Tally
     violations: list[str]
@@ -48,23 +48,27 @@ class RunReport:
         A run passes if checks were made, no invariant was violated, the final state was correct, and no process exited
         unexpectedly. In addition, at least half of the actions of each kind must have succeeded.
         """
-        problems = self.violations or self.problems or self.exited_servers or self.untested_kinds
+        problems = self.violations or self.problems or self.exited_servers or self.mostly_failed_kinds
         return not problems and self.settle_seconds is not None and bool(self.tally.checked.total())
 
     @property
-    def untested_kinds(self) -> list[str]:
+    def mostly_failed_kinds(self) -> list[str]:
         """Return the kinds of actions of which most failed, so that the run does not test them."""
-        return [kind for kind, failures in self.failures.items() if len(failures) > self.done_counts.get(kind, 0)]
+        return [
+            kind
+            for kind, failures in self.failures.items()
+            if len(failures) > self.completed_action_counts.get(kind, 0)
+        ]
 
 
 def format_report(report: RunReport) -> Iterator[str]:
     """Yield the report's lines."""
     run = f"{report.component} on engine {report.engine}, seed {report.seed}, {report.duration_seconds:.0f} s"
     yield f"{run}: {'passed' if report.has_passed else 'FAILED'}"
-    yield f"done: {_format_counts(report.done_counts) or 'nothing'}"
+    yield f"done: {_format_counts(report.completed_action_counts) or 'nothing'}"
     for kind, failures in report.failures.items():
         yield from (f"action failed: {kind} {failure}" for failure in failures)
-    yield from (f"MOSTLY FAILED, so the run does not test it: {kind}" for kind in report.untested_kinds)
+    yield from (f"MOSTLY FAILED, so the run does not test it: {kind}" for kind in report.mostly_failed_kinds)
     granted = report.tally.grants
     if report.component == MAINTENANCE:
         yield f"pods evicted: {len(granted)}, of these granted twice: {sum(count > 1 for count in granted.values())}"

@@ -11,7 +11,7 @@ from eventing.journal.entries import Entry
 from kube.maintenance.escalation import DELETE_NOW, DELETE_UNREADY
 
 
-class StepKey(NamedTuple):
+class EscalationStepKey(NamedTuple):
     """One escalation step of a NodeMaintenance."""
 
     maintenance_uid: str
@@ -20,7 +20,7 @@ class StepKey(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StepDeletion:
+class EscalationDeletion:
     """A deletion of a pod by an escalation step.
 
     Attributes:
@@ -32,12 +32,12 @@ class StepDeletion:
 
     requested_at: float
     pod: str
-    steps: Collection[StepKey]
+    steps: Collection[EscalationStepKey]
     was_ready: bool
     was_terminating: bool
 
 
-def find_forbidden_deletion(deletion: StepDeletion) -> Iterator[str]:
+def find_forbidden_deletion(deletion: EscalationDeletion) -> Iterator[str]:
     """Yield a violation if none of the escalation steps may delete a pod in this state."""
     actions = {step.action for step in deletion.steps}
     if not actions:
@@ -48,19 +48,19 @@ def find_forbidden_deletion(deletion: StepDeletion) -> Iterator[str]:
         yield f"pod {deletion.pod} was ready, but step {DELETE_UNREADY} deleted it"
 
 
-def parse_journaled_steps(entries: Iterable[Entry]) -> dict[StepKey, float]:
+def parse_journaled_steps(entries: Iterable[Entry]) -> dict[EscalationStepKey, float]:
     """Return when each escalation step was first announced by an event in the journal, in seconds since the epoch."""
-    times: dict[StepKey, float] = {}
+    times: dict[EscalationStepKey, float] = {}
     for entry in entries:
         data, time = entry.event.get_data(), entry.event.get_time()
         if entry.event.get_type() == events.DRAIN_OVERDUE and isinstance(data, dict) and "action" in data and time:
-            key = StepKey(data["maintenance"]["uid"], data["action"], data["after"])
+            key = EscalationStepKey(data["maintenance"]["uid"], data["action"], data["after"])
             times[key] = min(times.get(key, time.timestamp()), time.timestamp())
     return times
 
 
 def list_unannounced_deletions(
-    deletions: Iterable[StepDeletion], journaled_steps: Mapping[StepKey, float]
+    deletions: Iterable[EscalationDeletion], journaled_steps: Mapping[EscalationStepKey, float]
 ) -> list[str]:
     """Return a violation for each pod that was deleted before the journal's event about its escalation step."""
     return [

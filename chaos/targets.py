@@ -52,13 +52,13 @@ class CrashTarget:
             self.server.start()
 
 
-AnyProduct = Product | EngineProduct
+LocalOrEngineProduct = Product | EngineProduct
 """The product with local delivery, or with another engine."""
 Targets = Mapping[str, Mapping[str, CrashTarget]]
 """The targets of each kind of crash, by name."""
 
 
-def build_targets(product: AnyProduct, console: Server) -> Targets:
+def build_targets(product: LocalOrEngineProduct, console: Server) -> Targets:
     """Return the product's targets in a fixed order; `console` is the web console's process."""
     if isinstance(product, EngineProduct):
         return {**_build_engine_targets(product), "kill console": {console.name: CrashTarget(console)}}
@@ -71,7 +71,7 @@ def build_targets(product: AnyProduct, console: Server) -> Targets:
     }
 
 
-def list_own_servers(product: AnyProduct, console: Server) -> list[Server]:
+def list_product_servers(product: LocalOrEngineProduct, console: Server) -> list[Server]:
     """Return the product's own processes, which must never exit unexpectedly, whatever other processes do.
 
     The RabbitMQ Broker's ingress and dispatchers are not in the list, because they exit if RabbitMQ is down for several

@@ -56,7 +56,7 @@ class UpgradeSnapshot:
     pool_claims: list[str]
 
 
-def identify_job(job: Object) -> JobKey:
+def build_job_key(job: Object) -> JobKey:
     """Return a Job's identity from its annotations and its name's prefix."""
     annotations, name = job["metadata"]["annotations"], job["metadata"]["name"]
     kind = CLEANUP if name.startswith(f"{CLEANUP}-") else MAIN
@@ -90,7 +90,7 @@ def _list_early_releases(snapshot: UpgradeSnapshot) -> Iterator[str]:
     """Yield a violation for each node that was released before one of its Jobs completed; timestamps are in seconds."""
     recorded_nodes = snapshot.run.get("status", {}).get("record", {}).get("nodes", {})
     for job_object in snapshot.jobs:
-        job, completed_at = identify_job(job_object), job_object.get("status", {}).get("completionTime", "never")
+        job, completed_at = build_job_key(job_object), job_object.get("status", {}).get("completionTime", "never")
         released_at = recorded_nodes.get(job.node, {}).get("releasedAt", "")
         if job.kind == MAIN and released_at and released_at < completed_at:
             release = f"node {job.node} was released at {released_at}"

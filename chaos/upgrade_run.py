@@ -17,7 +17,7 @@ from chaos.fault_injection import FaultInjector
 from chaos.invariant_checker import Tally
 from chaos.release_watcher import ReleaseWatcher
 from chaos.report import RunReport
-from chaos.upgrade_final_state import FINISHED, UpgradeSnapshot, identify_job, list_problems, list_violations
+from chaos.upgrade_final_state import FINISHED, UpgradeSnapshot, build_job_key, list_problems, list_violations
 from eventing.events import TICK
 from eventing.replay.function_client import post_event
 from kube.mutex.versions import WORKER_LABEL
@@ -55,7 +55,7 @@ def run_upgrade(
         engine,
         seed,
         duration_seconds,
-        injector.done_counts,
+        injector.completed_action_counts,
         injector.failures,
         tally,
         violations,
@@ -95,7 +95,7 @@ class _UpgradeScenario:
             The seconds from the last action to the end, or None if the upgrade did not end; and the observations.
         """
         environment, run_ended = self._environment, threading.Event()
-        pools_before, audit = self._mutex.get_selectors_by_pool(), AuditLog(environment.cluster.audit_log)
+        pools_before, audit = self._mutex.get_pool_selectors(), AuditLog(environment.cluster.audit_log)
         with (
             ReleaseWatcher(environment.client) as watcher,
             FakeMco(environment.client) as mco,
@@ -140,11 +140,11 @@ class _UpgradeScenario:
             upgrade=self._upgrade,
             workers=self._workers,
             version=NEW_VERSION,
-            concurrent_nodes=watcher.released_together,
+            concurrent_nodes=watcher.concurrently_released_nodes,
             released_nodes=watcher.released,
             upgraded_nodes=mco.upgraded,
             created_jobs=[
-                identify_job(entry["requestObject"])
+                build_job_key(entry["requestObject"])
                 for entry in audit.list_persisted_writes()
                 if _is_job_creation(entry)
             ],
@@ -152,7 +152,7 @@ class _UpgradeScenario:
             jobs=mutex.list_jobs(),
             nodes=mutex.client.list(NODES_PATH, label_selector=WORKER_LABEL)["items"],
             pools_before=pools_before,
-            pools=mutex.get_selectors_by_pool(),
+            pools=mutex.get_pool_selectors(),
             pool_claims=mutex.list_claim_uids(),
         )
 

@@ -11,7 +11,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def try_each(action: Callable[[T], R], items: Iterable[T], errors: list[ApiError]) -> list[R]:
+def apply_to_each(action: Callable[[T], R], items: Iterable[T], errors: list[ApiError]) -> list[R]:
     """Call `action` on each item and return the results of the successful calls; append API errors to `errors`."""
     results: list[R] = []
     for item in items:

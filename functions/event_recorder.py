@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from kube.client.api import Api, gather_all
 from kube.client.api_errors import ApiError, Conflict
-from kube.kubernetes_events import EventNotice, build_event, build_increment_patch
+from kube.kubernetes_events import KubernetesEvent, build_event, build_increment_patch
 from kube.paths import Object, build_events_path
 
 MAX_EVENTS_PER_CALL = 20
@@ -30,7 +30,7 @@ class EventRecorder:
     def __init__(self) -> None:
         self._reported_at: MutableMapping[Api, dict[str, float]] = WeakKeyDictionary()
 
-    async def record(self, api: Api, notices: Iterable[EventNotice]) -> list[EventNotice]:
+    async def record(self, api: Api, notices: Iterable[KubernetesEvent]) -> list[KubernetesEvent]:
         """Write the Events concurrently, and return those that were written or already existed.
 
         An Event without a series is skipped if this process tried to record it recently. Otherwise, Events that hang or
@@ -68,7 +68,7 @@ class EventRecorder:
 EVENT_RECORDER = EventRecorder()
 
 
-async def _try_write_event(api: Api, notice: EventNotice, now: datetime) -> bool:
+async def _try_write_event(api: Api, notice: KubernetesEvent, now: datetime) -> bool:
     """Write the Event, and return whether the write succeeded; log an API error together with the Event's message."""
     try:
         await _create_or_count_event(api, build_event(notice, now), is_counted=bool(notice.series))

@@ -81,7 +81,7 @@ def _get_object_version(hint: BaseCloudEvent) -> str:
     return str(metadata.get("resourceVersion") or "") if isinstance(metadata, dict) else ""
 
 
-class SeenState(NamedTuple):
+class LastPassState(NamedTuple):
     """Source and id of the event that started a pass, and the resourceVersions that the pass has read."""
 
     event_id: tuple[str, str]
@@ -98,7 +98,7 @@ class WorkQueue:
         """Map from a serial key to the source and id of the event whose pass is running."""
         self._waiting: dict[WorkKey, list[BaseCloudEvent]] = {}
         """Map from a key to the waiting hint, preceded by the acknowledged hints that its pass will also handle."""
-        self._last_seen = BoundedCache[WorkKey, SeenState](MAX_REMEMBERED_KEYS)
+        self._last_seen = BoundedCache[WorkKey, LastPassState](MAX_REMEMBERED_KEYS)
 
     def handle_hint(self, event: BaseCloudEvent, run_pass: Callable[[BaseCloudEvent], Replies]) -> Replies:
         """Run a pass for the hint and return its replies, or return [] if another pass handles the hint.
@@ -112,7 +112,7 @@ class WorkQueue:
             return []
         try:
             replies = run_pass(self._policy.merge_hints(hints) if len(hints) > 1 else event)
-            seen = SeenState(_get_event_id(event), self._policy.read_versions(replies))
+            seen = LastPassState(_get_event_id(event), self._policy.read_versions(replies))
             with self._changed:
                 self._last_seen[key] = seen
             return replies

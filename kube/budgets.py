@@ -98,15 +98,15 @@ class BlockedPod:
         return {**self.pod, "reason": self.reason, "message": self.message, "budget": self.budget, **known}
 
 
-def build_budget_paths(pods: Iterable[Pod]) -> list[str]:
+def list_paths_of_covering_budgets(pods: Iterable[Pod]) -> list[str]:
     """Return the API paths of the lists that together contain every PodDisruptionBudget that may cover these pods."""
     namespaces = sorted({pod["metadata"]["namespace"] for pod in pods})
     if len(namespaces) > MAX_NAMESPACED_LISTS:
         return [BUDGETS_PATH]
-    return [build_budgets_path(namespace) for namespace in namespaces]
+    return [build_namespace_budgets_path(namespace) for namespace in namespaces]
 
 
-def build_budgets_path(namespace: str) -> str:
+def build_namespace_budgets_path(namespace: str) -> str:
     """Return the API path of the PodDisruptionBudgets in a namespace."""
     return f"/apis/policy/v1/namespaces/{encode_path_segment(namespace)}/poddisruptionbudgets"
 

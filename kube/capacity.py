@@ -21,7 +21,7 @@ from kube.scheduling import (
     AntiAffinityIndex,
     compute_pod_requests,
     find_rejection,
-    list_unmodelled_constraints,
+    list_unchecked_constraints,
     parse_allocatable,
 )
 from kube.text_limits import format_count
@@ -181,7 +181,7 @@ class _CapacityEstimator:
         return Placement(pod, NOWHERE, reason=self._reasons_by_demand[demand])
 
     def _list_unchecked_constraints(self, pod: Pod) -> list[str]:
-        unmodelled = list_unmodelled_constraints(pod, self._visible_resources)
+        unmodelled = list_unchecked_constraints(pod, self._visible_resources)
         return unmodelled or ([OTHER_ANTI_AFFINITY] if self._anti_affinity.may_reject(pod) else [])
 
     def _compute_requests(self, pod: Pod) -> dict[str, int]:

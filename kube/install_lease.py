@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from kube.kubernetes_events import EventNotice
+from kube.kubernetes_events import KubernetesEvent
 from kube.paths import LEASE_NAMESPACE, LEASES_PATH, Object, encode_path_segment
 from kube.times import format_micro_time
 
@@ -73,7 +73,7 @@ def build_passive_message(account: ServiceAccount, holder: ServiceAccount) -> st
     )
 
 
-def build_passive_notice(account: ServiceAccount, holder: ServiceAccount) -> EventNotice:
+def build_passive_event(account: ServiceAccount, holder: ServiceAccount) -> KubernetesEvent:
     """Build the Kubernetes Event which reports that this install is passive."""
     lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": LEASE_NAME, "namespace": LEASE_NAMESPACE}
-    return EventNotice(lease, PASSIVE_REASON, build_passive_message(account, holder))
+    return KubernetesEvent(lease, PASSIVE_REASON, build_passive_message(account, holder))

@@ -1,4 +1,4 @@
-"""Kubernetes Events, which `kubectl describe` shows with an object: builds them from an `EventNotice`.
+"""Kubernetes Events, which `kubectl describe` shows with an object: builds them from an `KubernetesEvent`.
 
 Pure functions for all components; `functions.event_recorder` writes the Events to the API server.
 """
@@ -23,11 +23,11 @@ The API server allows 253 characters in an Event's name and 1024 in its message.
 CLUSTER_SCOPED_NAMESPACE = "default"
 """Namespace of the Kubernetes Events about cluster-scoped objects."""
 NORMAL_TYPE, WARNING_TYPE = "Normal", "Warning"
-NoticeT = TypeVar("NoticeT", bound="EventNotice")
+NoticeT = TypeVar("NoticeT", bound="KubernetesEvent")
 
 
 @dataclass(frozen=True)
-class EventNotice:
+class KubernetesEvent:
     """The content of one Kubernetes Event.
 
     Attributes:
@@ -81,7 +81,7 @@ class EventNotice:
         return f"{regarding['name'][:MAX_NAME_CHARACTERS].rstrip('-.')}.{digest}"
 
 
-def build_event(notice: EventNotice, now: datetime) -> Object:
+def build_event(notice: KubernetesEvent, now: datetime) -> Object:
     """Build the Kubernetes Event object with this content."""
     timestamp, involved_object = format_time(now), dict(notice.regarding)
     if involved_object["kind"] == "Node":

@@ -143,13 +143,13 @@ def has_local_storage(pod: Pod) -> bool:
     return any("emptyDir" in volume for volume in pod["spec"].get("volumes") or [])
 
 
-def list_claims(pod: Pod) -> list[str]:
+def list_pvc_names(pod: Pod) -> list[str]:
     """Return the sorted names of the PersistentVolumeClaims that the pod's volumes use."""
     volumes = pod["spec"].get("volumes") or []
     return sorted({volume[CLAIM_SOURCE]["claimName"] for volume in volumes if CLAIM_SOURCE in volume})
 
 
-def build_claim_volume(claim: str) -> dict[str, Any]:
+def build_pvc_volume(claim: str) -> dict[str, Any]:
     """Build the fields of a pod volume that reference a PersistentVolumeClaim."""
     return {CLAIM_SOURCE: {"claimName": claim}}
 

@@ -49,6 +49,6 @@ def add_resources(first: Resources, second: Resources) -> dict[str, int]:
     return {name: first.get(name, 0) + second.get(name, 0) for name in {**first, **second}}
 
 
-def max_resources(first: Resources, second: Resources) -> dict[str, int]:
+def compute_max_resources(first: Resources, second: Resources) -> dict[str, int]:
     """Return the larger amount of each resource in two resource lists."""
     return {name: max(first.get(name, 0), second.get(name, 0)) for name in {**first, **second}}

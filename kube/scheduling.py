@@ -1,7 +1,7 @@
 """Rules of kube-scheduler that decide whether a node accepts a pod, on plain dicts. Pure functions.
 
 The rules cover resource requests, taints, node selectors, required node affinity, cordons and node readiness.
-`list_unmodelled_constraints` names a pod's constraints that these rules do not cover.
+`list_unchecked_constraints` names a pod's constraints that these rules do not cover.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE_TAINT, Node, is_cordoned
 from kube.paths import Object
 from kube.pods import Pod, is_ready
-from kube.quantities import MILLI, add_resources, max_resources, parse_resources
+from kube.quantities import MILLI, add_resources, compute_max_resources, parse_resources
 from kube.selectors import matches
 
 REJECTING_EFFECTS = (NO_SCHEDULE, "NoExecute")
@@ -48,8 +48,8 @@ def compute_pod_requests(pod: Pod) -> dict[str, int]:
         current = add_resources(sidecars, _parse_requests(container))
         if container.get("restartPolicy") == "Always":
             sidecars = current
-        peak = max_resources(peak, current)
-    total = {**max_resources(add_resources(running, sidecars), peak), **_parse_requests(spec)}
+        peak = compute_max_resources(peak, current)
+    total = {**compute_max_resources(add_resources(running, sidecars), peak), **_parse_requests(spec)}
     return {**add_resources(total, parse_resources(spec.get("overhead"))), "pods": MILLI}
 
 
@@ -143,7 +143,7 @@ def _is_greater(first: str | None, second: str | None) -> bool:
     return int(first or 0) > int(second or 0)
 
 
-def list_unmodelled_constraints(pod: Pod, visible_resources: Collection[str]) -> list[str]:
+def list_unchecked_constraints(pod: Pod, visible_resources: Collection[str]) -> list[str]:
     """Return the pod's scheduling constraints that neither `find_rejection` nor a comparison of resources checks.
 
     `visible_resources` are the names of the resources that at least one node reports. A resource that no node reports

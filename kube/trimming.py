@@ -15,14 +15,14 @@ import msgspec
 from kube.paths import Object
 from kube.pods import (
     MIRROR_ANNOTATION,
-    build_claim_volume,
+    build_pvc_volume,
     get_controller,
     get_node_name,
     has_local_storage,
     is_mirror_pod,
     is_ready,
     is_terminating,
-    list_claims,
+    list_pvc_names,
 )
 
 
@@ -91,7 +91,7 @@ POD_LIST_DECODER = msgspec.json.Decoder(_PodList)
 """Decoder for pod lists that builds only the fields that `trim_pod_for_drain` reads, a tenth of each pod."""
 
 
-def keep_whole(obj: Object) -> Object:
+def return_unchanged(obj: Object) -> Object:
     """Return the object unchanged, where a trimming function is expected."""
     return obj
 
@@ -117,7 +117,7 @@ def trim_pod_for_drain(pod: Mapping[str, Any]) -> Object:
     names = ("creationTimestamp", "finalizers", "deletionGracePeriodSeconds")
     metadata = {**trimmed["metadata"], **_pick_fields(pod["metadata"], names)}
     node_field = {"nodeName": sys.intern(get_node_name(pod))}
-    claims = [build_claim_volume(name) for name in list_claims(pod)] if is_terminating(pod) else []
+    claims = [build_pvc_volume(name) for name in list_pvc_names(pod)] if is_terminating(pod) else []
     volumes = [*trimmed["spec"].get("volumes", []), *claims]
     return {
         **trimmed,

@@ -24,7 +24,7 @@ from localcluster.errors import LocalClusterError
 from localcluster.nodes import identities
 from localcluster.processes import GO_ENV, Server, Startable, kill_all, reserve_port, wait_until_ready
 from localcluster.programs import build
-from localcluster.readiness import is_node_ready, is_responding, list_unestablished
+from localcluster.readiness import is_node_ready, is_responding, list_unestablished_crds
 from localcluster.servers import LOOPBACK, ServerFactory
 
 PORT_NAMES = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
@@ -185,7 +185,7 @@ class LocalCluster(Startable):
 
         `kubectl wait` cannot be used, because it fails on a new CRD that has no conditions yet.
         """
-        list_pending = partial(list_unestablished, self.get_client(), crds)
+        list_pending = partial(list_unestablished_crds, self.get_client(), crds)
         try:
             wait_until_ready("CustomResourceDefinitions", lambda: not list_pending(), self.servers)
         except LocalClusterError as error:

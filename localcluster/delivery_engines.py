@@ -94,7 +94,9 @@ def _build_local_engine() -> Engine:
         from localcluster import product
 
         product.install_manifests(cluster, components=components)
-        return product.Product(cluster, directory, flow_manifests=product.list_trigger_and_source_manifests(components))
+        return product.Product(
+            cluster, directory, eventing_manifests=product.list_trigger_and_source_manifests(components)
+        )
 
     return Engine(create_product)
 

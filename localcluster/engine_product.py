@@ -131,7 +131,7 @@ class EngineProduct(Startable):
         bodies = [body for text in texts for body in yaml.load_all(text, Loader=YAML_LOADER)]
         # The overlay's admission webhook is left out: `localcluster.admission` runs it as a local process.
         bodies = [body for body in bodies if not _belongs_to_admission(body)]
-        return [self._functions.resolve_subscriber(body, get_url or self.get_function_url) for body in bodies]
+        return [self._functions.resolve_trigger_subscriber(body, get_url or self.get_function_url) for body in bodies]
 
 
 def _belongs_to_admission(body: dict[str, Any]) -> bool:

@@ -86,7 +86,7 @@ class FunctionProcesses:
         for name in names or self.servers:
             self.servers[name].kill()
 
-    def resolve_subscriber(self, manifest: dict[str, Any], get_url: Callable[[str], str]) -> dict[str, Any]:
+    def resolve_trigger_subscriber(self, manifest: dict[str, Any], get_url: Callable[[str], str]) -> dict[str, Any]:
         """Replace the Service references of a Trigger with URLs; return any other object unchanged.
 
         Args:

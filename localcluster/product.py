@@ -18,7 +18,7 @@ from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV, ROOT
 
 INSTALL_DIR = ROOT / "manifests" / "local"
 V1ALPHA1_CRD = ROOT / "manifests" / "v1alpha1" / "crd.yaml"
-FLOW_MANIFESTS = (ROOT / "manifests" / "base", ROOT / "manifests" / "v1alpha1")
+EVENTING_MANIFESTS = (ROOT / "manifests" / "base", ROOT / "manifests" / "v1alpha1")
 COMPONENTS_DIR = ROOT / "manifests" / "components"
 MUTEX_RESOURCES = ("mutexrules", "mutextargets", "mutexrunconfigs")
 
@@ -26,7 +26,7 @@ MUTEX_RESOURCES = ("mutexrules", "mutextargets", "mutexrunconfigs")
 def list_trigger_and_source_manifests(components: selection.Components) -> tuple[Path, ...]:
     """Return the manifests that contain the Triggers and sources of these components."""
     names = [name for name in (selection.CERTIFICATES, *selection.OPT_IN_COMPONENTS) if name in components]
-    return (*FLOW_MANIFESTS, *(COMPONENTS_DIR / name / "eventing.yaml" for name in names))
+    return (*EVENTING_MANIFESTS, *(COMPONENTS_DIR / name / "eventing.yaml" for name in names))
 
 
 def install_manifests(
@@ -63,7 +63,7 @@ class Product(Startable):
         directory: The directory for logs and databases.
         subscriber_url: The URL at which the local delivery calls the functions; the default is the functions' own URL.
         api_url: The URL at which the functions call the API server, for example a proxy's; "" for the server's own URL.
-        flow_manifests: The manifests of the Triggers and sources.
+        eventing_manifests: The manifests of the Triggers and sources.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Product(Startable):
         *,
         subscriber_url: str = "",
         api_url: str = "",
-        flow_manifests: Sequence[Path] = FLOW_MANIFESTS,
+        eventing_manifests: Sequence[Path] = EVENTING_MANIFESTS,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         functions_port, delivery_port = reserve_port(), reserve_port()
@@ -92,10 +92,10 @@ class Product(Startable):
         key = access.ensure_event_signing_key(cluster.directory)
         config = FunctionConfig(self.broker_url, str(self.journal), self.get_function_url("record"), key)
         self.functions = build_function_server("functions", functions_port, self.functions_log, identity, config)
-        self.delivery = self._build_delivery(cluster, delivery_port, flow_manifests)
+        self.delivery = self._build_delivery(cluster, delivery_port, eventing_manifests)
 
-    def _build_delivery(self, cluster: LocalCluster, port: int, flow_manifests: Sequence[Path]) -> Server:
-        manifests = [argument for path in flow_manifests for argument in ("--manifests", path)]
+    def _build_delivery(self, cluster: LocalCluster, port: int, eventing_manifests: Sequence[Path]) -> Server:
+        manifests = [argument for path in eventing_manifests for argument in ("--manifests", path)]
         options = ("--functions", self._subscriber_url, "--database", self.database, "--listen", f"{LOOPBACK}:{port}")
         environment = {
             **NO_PROXY_LOCAL_ENV,

@@ -44,7 +44,7 @@ def is_node_ready(node: Object) -> bool:
     return pods.is_ready(node) and all(taint["key"] != NOT_READY_TAINT for taint in node["spec"].get("taints", []))
 
 
-def list_unestablished(client: SyncClient, crds: Collection[str]) -> list[str]:
+def list_unestablished_crds(client: SyncClient, crds: Collection[str]) -> list[str]:
     """Return a line for each of these CRDs that is not Established; without `crds`, check all CRDs."""
     try:
         items = [client.get(f"{CRDS_PATH}/{name}") for name in crds] if crds else client.list(CRDS_PATH)["items"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.page.__main__ import SHOWN_RESULTS_FILE
-from bench.results import compute_medians, compute_typical_cost, group_rounds, read_results
+from bench.results import compute_median_cost, compute_medians, group_rounds, read_results
 from tests.manifests.rendering import MANIFESTS, ROOT, render_yaml
 
 PAGE = (ROOT / "docs/scaling.md").read_text()
@@ -31,7 +31,7 @@ def compute_cost(case: str, kind: str, pattern: str = ".*", engine: str = "local
     """Return a case's median cost: the total, or the sum of the parts that match `pattern`."""
     rounds = ROUNDS[engine, case, "ours"]
     if pattern == ".*":
-        return compute_typical_cost(rounds, kind)
+        return compute_median_cost(rounds, kind)
     return sum(cost for part, cost in compute_medians(rounds, kind).items() if re.fullmatch(pattern, part))
 
 

@@ -75,10 +75,12 @@ async def send_reviews(
                 return review_response
 
         await asyncio.gather(*map(send_review, range(WARMUP_REQUESTS)))
-        return await run_at_rate(send_review, requests_per_second, requests_per_second * duration_seconds)
+        return await call_at_constant_rate(send_review, requests_per_second, requests_per_second * duration_seconds)
 
 
-async def run_at_rate(call: Callable[[int], Awaitable[Object]], calls_per_second: int, count: int) -> Latencies:
+async def call_at_constant_rate(
+    call: Callable[[int], Awaitable[Object]], calls_per_second: int, count: int
+) -> Latencies:
     """Call `call` at a constant rate, even while earlier calls run; measure each latency from the scheduled time."""
     loop, milliseconds = asyncio.get_running_loop(), list[float]()
     started_at = loop.time()

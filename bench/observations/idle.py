@@ -10,7 +10,7 @@ from pathlib import Path
 from bench import costs
 from bench.admission import latency
 from bench.api_requests import AuditLog, Request
-from bench.background_writer import HEARTBEATS, run_writer
+from bench.background_writer import HEARTBEATS, run_background_writer
 from bench.cases import (
     ADMISSION_LOAD,
     CONSOLE_VIEWERS,
@@ -128,7 +128,7 @@ def _observe_with_heartbeats(rig: Rig, nodes: Sequence[str]) -> list[Figure]:
             for name in nodes
         ),
     )
-    with run_writer(rig.kubeconfig, len(nodes) // HEARTBEAT_SECONDS, HEARTBEATS):
+    with run_background_writer(rig.kubeconfig, len(nodes) // HEARTBEAT_SECONDS, HEARTBEATS):
         time.sleep(SETTLE_SECONDS)
         return _observe_idle(rig, IDLE_MINUTES * MINUTE_SECONDS)
 
@@ -178,7 +178,7 @@ class _RecreatedPods:
         """Return the figures of all phases: an idle minute, three minutes of the drain, and the drain's end."""
         self._observer.reset()
         other_pods = {pod["metadata"]["name"] for pod in self._workload.deploy()}
-        self._workload.deploy_tolerant(TOLERANT_DEPLOYMENT, "node-1", TOLERANT_POD_COUNT)
+        self._workload.deploy_tolerant_pods(TOLERANT_DEPLOYMENT, "node-1", TOLERANT_POD_COUNT)
         time.sleep(costs.JOURNAL_DELAY_SECONDS)
         _, idle_cores = self._observe_until(time.monotonic() + MINUTE_SECONDS)
         [body] = build_maintenances([MAINTENANCE_NAME], ["node-1"], "benchmark")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from bench.cases import BUDGET_OF_TEN, CASES, HUNDRED_NODES, TWO_EVICT_PROCESSES, DrainCase
 from bench.costs import LONGEST_QUEUED, LONGEST_UNPACED, PODSOURCE
 from bench.findings import Finding
-from bench.results import Results, Round, compute_medians, compute_ratio, compute_typical_cost, group_rounds
+from bench.results import Results, Round, compute_median_cost, compute_medians, compute_ratio, group_rounds
 from eventing.events import PODS_EVICTED
 from eventing.podsource import watcher
 from functions.app import FUNCTIONS
@@ -58,9 +58,9 @@ def _check_drain_case(engine: str, case: DrainCase | None, groups: RoundGroups) 
     yield from _check_ratios(engine, case.name, engine_index, groups)
     lag, max_lag = _compute_median_lag(ours), MAX_LAG_SECONDS[engine_index]
     yield Finding(engine, case.name, "seconds from last pod gone to done", lag, max_lag)
-    hints = compute_typical_cost(ours, "events", HINT_TYPES)
+    hints = compute_median_cost(ours, "events", HINT_TYPES)
     yield Finding(engine, case.name, "hints", hints, MAX_HINTS_PER_DRAIN + MAX_HINTS_PER_POD * case.nodes * case.pods)
-    yield Finding(engine, case.name, "requests", compute_typical_cost(ours, "requests"), compute_max_requests(case))
+    yield Finding(engine, case.name, "requests", compute_median_cost(ours, "requests"), compute_max_requests(case))
     if case == HUNDRED_NODES:
         yield from _check_memory_and_waits(engine, case.name, ours)
 

@@ -40,7 +40,7 @@ from eventing.events import KNOWN_TYPES, expand_type, shorten_type
 from eventing.journal.entries import Entry, Query, get_object_identity, strip_data
 from eventing.journal.origins import Origin, read_origin
 from eventing.journal.transfer import InvalidLine, export_lines, import_file
-from eventing.journal.tree import build_trees, find_unknown_causes
+from eventing.journal.tree import build_trees, find_missing_cause_ids
 from kube.backoff import ExponentialBackoff
 from kube.text_limits import format_count
 
@@ -243,7 +243,7 @@ def _print_entries(
     if output == "json":
         show_json_list(entry_to_json(entry, now) for entry in entries)
     elif output == "tree" and (stripped := list(map(strip_data, entries))):
-        ids = find_unknown_causes(stripped)
+        ids = find_missing_cause_ids(stripped)
         causes = map(strip_data, journal.iter_entries(Query(ids=ids))) if ids else ()
         click.echo("\n".join(format_trees(build_trees(stripped, causes, now))))
     else:

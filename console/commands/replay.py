@@ -48,7 +48,7 @@ from console.terminal.output import confirm, escape, print_note, show, show_json
 from eventing.events import shorten_type
 from eventing.journal.entries import Entry
 from eventing.replay.function_client import FunctionResponse, create_replay_id
-from eventing.replay.object_changes import find_objects, read_changes
+from eventing.replay.object_changes import find_recorded_objects, read_changes
 from eventing.replay.response_diff import Difference
 from kube.client.sync_client import SyncClient
 from kube.text_limits import format_count
@@ -120,7 +120,7 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **va
         calls = _list_calls(entries, destination, client)
         if not (options.dry_run or yes):
             _confirm_writes(calls)
-        changes = client.run(read_changes(client.api, find_objects(entries)))
+        changes = client.run(read_changes(client.api, find_recorded_objects(entries)))
         gone, results = changes.describe_missing_objects(), []
         if gone and output == "table":
             show(render_missing_objects(gone))

@@ -51,7 +51,7 @@ from kube.maintenance.objects import format_full_name, get_node_name
 from kube.nodes import build_node_path
 from kube.paths import Object
 from kube.pods import DrainOptions
-from kube.virtualization.drain_forecast import build_warnings, describe_moves
+from kube.virtualization.drain_forecast import build_warnings, describe_migrating_vms
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ def _show_preview(preview: MaintenancePreview, request: MaintenanceRequest, *, a
         ]:
             print_note(line, request.output)
         return
-    if moves := describe_moves(preview.migrating_vmis):
+    if moves := describe_migrating_vms(preview.migrating_vmis):
         print_note(moves, request.output)
     for line in list_duration_lines(preview) if preview.recorded else []:
         print_note(line, request.output)

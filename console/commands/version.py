@@ -8,7 +8,12 @@ import click
 
 from console.operations.install_check import PRODUCT_LISTINGS
 from console.operations.install_problems import COMPONENT_LABEL, FUNCTION_COMPONENT
-from console.operations.versions import explain_skew, find_versions, group_by_image, read_client_version
+from console.operations.versions import (
+    explain_version_skew,
+    find_function_versions,
+    group_by_image,
+    read_client_version,
+)
 from console.terminal.connection import run_with_api
 from console.terminal.options import cluster_options, namespace_option, output_option
 from console.terminal.output import print_note, show_json, warn
@@ -49,14 +54,14 @@ def version(client_only: bool, namespace: str, output: str) -> None:
         show_json({"command": client_version}, output)
         return
     workloads, reason = run_with_api(lambda api: _list_workloads(api, namespace))
-    images, cluster_versions = group_by_image(workloads), find_versions(workloads)
+    images, cluster_versions = group_by_image(workloads), find_function_versions(workloads)
     if not images and not reason:
         reason = f'namespace "{namespace}" has no functions: name another one with --namespace'
     for image, names in images.items():
         print_note(f"Functions: {image} ({format_first_names(names, MAX_NAMES)})", output)
     if reason:
         print_note(f"Functions: unknown, because {reason}", output)
-    if warning := explain_skew(client_version, cluster_versions):
+    if warning := explain_version_skew(client_version, cluster_versions):
         warn(warning)
     unknown_fields = {"functionsUnknown": reason} if reason else {}
     versions = {"command": client_version, "clusterVersions": cluster_versions}

@@ -73,7 +73,7 @@ def compute_state(entry: Mapping[str, Any], now: datetime) -> CertificateState:
     return CertificateState.RENEWAL_DUE if now < renewal + RENEWAL_GRACE_PERIOD else CertificateState.OVERDUE
 
 
-def is_authority(entry: Mapping[str, Any]) -> bool:
+def is_ca_certificate(entry: Mapping[str, Any]) -> bool:
     """Return whether a listed certificate is the CA certificate of its component, not a server certificate."""
     return bool(entry["secret"] == COMPONENTS[entry["component"]].ca_secret_name)
 

@@ -9,7 +9,7 @@ from kube.client.api_errors import Denied
 from kube.paths import Object
 
 
-async def may_be_installed(api: Api, namespace: str, function: str) -> bool:
+async def may_component_be_installed(api: Api, namespace: str, function: str) -> bool:
     """Return whether the component of this function may be installed in the namespace.
 
     The function returns False only if Triggers exist in the namespace and none of them calls `function`. It returns

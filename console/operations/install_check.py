@@ -99,12 +99,12 @@ async def list_install_warnings(api: Api, namespace: str, stalled: Sequence[Main
     """
     if not stalled:
         return []
-    report = await read_install(api, namespace)
+    report = await check_install(api, namespace)
     needs_note = report.note and not all(map(get_status, stalled))
     return [*format_problems(report.problems), *([report.note] if needs_note else [])]
 
 
-async def read_install(api: Api, namespace: str) -> InstallReport:
+async def check_install(api: Api, namespace: str) -> InstallReport:
     """Check the install in the namespace, and return its problems; report failed list requests in a note.
 
     The function lists pods only if a Deployment has no available pod.

@@ -87,7 +87,7 @@ async def create_maintenance(
         raise await _build_name_taken_refusal(api, group, name) from None
 
 
-async def preview_creation(api: Api, group: ApiGroup, node: str) -> list[str]:
+async def preview_maintenance_creation(api: Api, group: ApiGroup, node: str) -> list[str]:
     """Send a dry-run request for a NodeMaintenance of the node, and return the API server's warnings.
 
     Raises `Refusal` if the admission webhook denies the request, or if the node's name is already the name of another
@@ -226,12 +226,12 @@ async def list_served_groups(api: Api) -> list[ApiGroup]:
 async def watch_maintenances(api: Api, node: str | None = None) -> AsyncGenerator[list[Object], None]:
     """Yield all NodeMaintenances (or those of `node`), oldest first, after the initial lists and after every change."""
     streams = [_follow_group(api, group, node) for group in await list_served_groups(api)]
-    async with aclosing(collect_objects(*streams)) as states:
+    async with aclosing(collect_watched_objects(*streams)) as states:
         async for objects in states:
             yield sorted(objects, key=lambda maintenance: maintenance["metadata"]["creationTimestamp"])
 
 
-async def collect_objects(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[list[Object], None]:
+async def collect_watched_objects(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[list[Object], None]:
     """Yield the current objects of all watch streams, once after all initial lists and then after every change."""
     unsynced = set(range(len(streams)))
     objects_by_uid: dict[str, Object] = {}

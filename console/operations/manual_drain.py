@@ -9,11 +9,11 @@ from contextlib import aclosing
 from console.operations.errors import OperationError
 from console.operations.maintenance_actions import get_node_or_refuse
 from console.operations.maintenance_preview import MaintenancePreview, preview_maintenance
-from console.operations.node_vmis import omit_vmis
+from console.operations.node_vmis import return_no_vmis
 from kube.budgets import BUDGETS_PATH, BlockedPod, Budget, covers, format_budget_key
 from kube.client.api import JSON_PATCH, Api
 from kube.client.list_watch import Change, follow, merge_streams
-from kube.evictions.executor import execute_plan
+from kube.evictions.executor import execute_eviction_plan
 from kube.evictions.planner import plan_evictions
 from kube.evictions.tracker import EvictionTracker
 from kube.maintenance.blocked_pods import format_summary
@@ -65,7 +65,7 @@ async def preview_node_drain(api: Api, node: str, options: DrainOptions) -> Main
     `read_snapshot`.
     """
     preview = await preview_maintenance(
-        api, [node], options, MEDIK8S, read_node_vmis=omit_vmis, reads_other_nodes=False
+        api, [node], options, MEDIK8S, read_node_vmis=return_no_vmis, reads_other_nodes=False
     )
     ignored = [(pod, reason) for pod, reason in preview.ignored if reason == DAEMON_SET_REASON]
     return preview._replace(ignored=ignored)
@@ -128,9 +128,9 @@ class NodeDrain:
         waiting = [pod for uid, pod in self._remaining.items() if uid not in self._evicted_uids]
         plan = plan_evictions(waiting, self._budgets.values())
         for pod in plan.admitted:
-            if not EvictionTracker.for_client(self._api).has_sent(pod):
+            if not EvictionTracker.for_client(self._api).has_sent_eviction(pod):
                 self._report(f"evicting pod {format_key(pod)}")
-        outcome = await execute_plan(self._api, plan)
+        outcome = await execute_eviction_plan(self._api, plan)
         self._evicted_uids.update(pod["uid"] for pod in (*outcome.evicted, *outcome.already_gone))
         self._report_blocked(outcome.blocked)
         if outcome.deferred:

@@ -9,7 +9,7 @@ from kube.client.api_errors import ApiError
 from kube.maintenance.groups import ApiGroup
 from kube.paths import Object
 from kube.virtualization import drain_forecast
-from kube.virtualization.lookup import are_vmis_served, read_vmi_snapshot
+from kube.virtualization.lookup import is_vmi_kind_served, read_vmi_snapshot
 from kube.virtualization.vmis import Resource
 
 
@@ -30,7 +30,7 @@ class NodeVmis(NamedTuple):
         return list(filter(None, (self.error, mismatch)))
 
 
-async def omit_vmis(_node: str) -> NodeVmis:
+async def return_no_vmis(_node: str) -> NodeVmis:
     """Return no virtual machines, so that the caller treats virt-launcher pods like all other pods."""
     return NodeVmis([])
 
@@ -41,7 +41,7 @@ async def read_vmis(api: Api, node: str) -> NodeVmis:
     An API error is returned in the result's `error`, so that the caller can continue.
     """
     try:
-        if not await are_vmis_served(api):
+        if not await is_vmi_kind_served(api):
             return NodeVmis([])
         snapshot = await read_vmi_snapshot(api, node)
     except ApiError as error:

@@ -9,7 +9,7 @@ from console.operations.maintenance_preview import MAX_NAMED_PODS, MaintenancePr
 from kube.capacity import NOWHERE
 from kube.pods import Pod, format_key
 from kube.text_limits import format_count, format_first_names
-from kube.virtualization.drain_forecast import build_warnings, describe_moves
+from kube.virtualization.drain_forecast import build_warnings, describe_migrating_vms
 
 
 def summarize_preview(preview: MaintenancePreview) -> list[str]:
@@ -60,7 +60,7 @@ def _iter_loss_lines(preview: MaintenancePreview) -> Iterator[str]:
 
 def list_vm_lines(preview: MaintenancePreview) -> list[str]:
     """Return a line about the virtual machines that will migrate, and warnings about the other ones."""
-    moves = describe_moves(preview.migrating_vmis)
+    moves = describe_migrating_vms(preview.migrating_vmis)
     return [*([moves] if moves else []), *build_warnings(preview.vmi_reports)]
 
 

@@ -32,7 +32,7 @@ from eventing.replay.function_client import (
     parse_response,
     replay_event,
 )
-from eventing.replay.object_changes import ObjectChanges, find_objects, parse_evicted_pods, read_changes
+from eventing.replay.object_changes import ObjectChanges, find_recorded_objects, parse_evicted_pods, read_changes
 from eventing.replay.redrive import NO_RESPONSE_STATUS
 from eventing.replay.response_diff import Difference, compare_responses
 from kube.client.api import Api
@@ -133,7 +133,7 @@ def replay_dry_run(entry: Entry, client: SyncClient, api: Api, functions_url: st
     The calls run concurrently, so that several slow functions delay the browser no longer than one slow function.
     """
     targets = TargetResolver(TargetOptions(functions_url=functions_url, namespace=DEFAULT_NAMESPACE), client)
-    changes = client.run(read_changes(api, find_objects([entry])))
+    changes = client.run(read_changes(api, find_recorded_objects([entry])))
     call = partial(call_function, client=client, options=ReplayOptions(create_replay_id(), dry_run=True))
     with ThreadPoolExecutor(len(KNOWN_FUNCTIONS)) as threads:
         results = threads.map(

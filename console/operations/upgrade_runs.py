@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from http import HTTPStatus
 
 from console.operations.errors import OperationError, Refusal
-from console.operations.maintenance_actions import collect_objects
+from console.operations.maintenance_actions import collect_watched_objects
 from console.operations.run_reports import get_step_label
 from kube.client.api import Api, get_or_none
 from kube.client.api_errors import NotFound
@@ -84,7 +84,7 @@ async def request_retry(api: Api, name: str) -> Object:
 async def watch_runs(api: Api) -> AsyncGenerator[list[Object], None]:
     """Yield all MutexRunConfigs, sorted by namespace and name, after the initial list and after every change."""
     try:
-        async with aclosing(collect_objects(follow(api, RUNS_PATH))) as states:
+        async with aclosing(collect_watched_objects(follow(api, RUNS_PATH))) as states:
             async for runs in states:
                 yield sorted(({"kind": RUN_KIND, **run} for run in runs), key=format_full_name)
     except NotFound:

@@ -39,7 +39,7 @@ def group_by_image(workloads: Iterable[Object]) -> dict[str, list[str]]:
     return {image: sorted(names) for image, names in sorted(names_by_image.items())}
 
 
-def find_versions(workloads: Iterable[Object]) -> list[str]:
+def find_function_versions(workloads: Iterable[Object]) -> list[str]:
     """Return the sorted versions of the workloads, without a leading `v`.
 
     A workload's version is its version label, or else its image's tag. A tag that is not a version, such as `latest`,
@@ -59,7 +59,7 @@ def _parse_image_tag(image: str) -> str:
     return image.partition("@")[0].rpartition("/")[2].partition(":")[2]
 
 
-def explain_skew(client_version: str, cluster_versions: Iterable[str]) -> str:
+def explain_version_skew(client_version: str, cluster_versions: Iterable[str]) -> str:
     """Return a warning if functions have a different major or minor version than the command, else ""."""
     client = VERSION_PATTERN.fullmatch(client_version)
     matches = {version: VERSION_PATTERN.fullmatch(version) for version in cluster_versions}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from console.terminal.timeline import HEADINGS, Row, build_row, format_rows, is_idle_tick, measure_columns
 from eventing.journal.entries import Entry, Query, strip_data
-from eventing.journal.tree import find_missing_functions
+from eventing.journal.tree import find_functions_without_attempt
 
 if TYPE_CHECKING:
     from eventing.journal.wire import JournalReader
@@ -64,7 +64,7 @@ class EventFollower:
         yield from format_rows(rows, self._widths)
 
     def _is_shown(self, entry: Entry, now: datetime) -> bool:
-        is_pending = not (entry.attempts or entry.dead_letter or find_missing_functions(entry, now))
+        is_pending = not (entry.attempts or entry.dead_letter or find_functions_without_attempt(entry, now))
         return self.shows_ticks or not (is_idle_tick(entry, now) or (entry.is_from_tick and is_pending))
 
     def _forget_settled_events(self, entries: list[Entry], *, is_first: bool) -> None:

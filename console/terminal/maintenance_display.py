@@ -31,7 +31,7 @@ from kube.maintenance.objects import (
     FAILED,
     Maintenance,
     format_full_name,
-    get_ender,
+    get_ending_user,
     get_node_name,
     get_requester,
     get_spec,
@@ -172,7 +172,7 @@ def _render_maintenance(maintenance: Maintenance, now: datetime, *, is_wide: boo
 
 def _format_users(maintenance: Maintenance) -> str:
     """Return the users who requested and ended the maintenance, as text; "" if both are unknown."""
-    requester, ender = get_requester(maintenance), get_ender(maintenance)
+    requester, ender = get_requester(maintenance), get_ending_user(maintenance)
     users = (requester and f"Requested by {requester}", ender and f"ended by {ender}")
     return "; ".join(filter(None, users))
 

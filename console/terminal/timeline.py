@@ -19,7 +19,7 @@ from eventing.events import shorten_type
 from eventing.http_binding import encode_structured
 from eventing.journal.entries import Attempt, Entry, get_object_identity
 from eventing.journal.origins import Origin, find_origin
-from eventing.journal.tree import Branch, Tree, find_missing_functions
+from eventing.journal.tree import Branch, Tree, find_functions_without_attempt
 from kube.text_limits import format_count
 
 SLOW_SECONDS = 1.0
@@ -56,7 +56,7 @@ def format_trees(trees: Sequence[Tree]) -> Iterator[str]:
 
 def is_idle_tick(entry: Entry, now: datetime) -> bool:
     """Return whether the event is an idle tick: it changed nothing, and no attempt of a function is missing."""
-    return entry.is_idle_tick and not find_missing_functions(entry, now)
+    return entry.is_idle_tick and not find_functions_without_attempt(entry, now)
 
 
 def _find_slowest_branch(depths_and_branches: Iterable[tuple[int, Branch]]) -> Branch | None:
@@ -192,7 +192,7 @@ def build_row(entry: Entry, now: datetime) -> Row:
         outcomes = [
             *_format_reported_failure(entry),
             *attempts,
-            *map(_format_missing_attempt, find_missing_functions(entry, now)),
+            *map(_format_missing_attempt, find_functions_without_attempt(entry, now)),
         ]
     name = get_object_identity(entry.event)[1]
     cells = (shorten_type(entry.event.get_type()), entry.node, name, str(entry.event.get_id()))
@@ -209,7 +209,7 @@ def entry_to_json(entry: Entry, now: datetime) -> dict[str, Any]:
         "node": entry.node,
         "event": json.loads(encode_structured(entry.event).body),
         "attempts": [attempt.as_data() for attempt in entry.attempts],
-        "missing": list(find_missing_functions(entry, now)),
+        "missing": list(find_functions_without_attempt(entry, now)),
         "deadLetter": vars(entry.dead_letter) if entry.dead_letter else None,
     }
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from flask import render_template
 
-from console.operations.certificates import CertificateState, compute_state, is_authority, list_certificates
+from console.operations.certificates import CertificateState, compute_state, is_ca_certificate, list_certificates
 from console.web.callers import LIST_CERTIFICATES
 from console.web.context import ConsoleContext
 from kube.paths import Object
@@ -38,7 +38,7 @@ class CertificateRow(NamedTuple):
 
     entry: Object
     state: CertificateState
-    is_authority: bool
+    is_ca_certificate: bool
     elapsed: float | None
     renewal: float | None
 
@@ -69,16 +69,16 @@ def _build_row(entry: Object, now: datetime) -> CertificateRow:
     begins, ends, renewal = (parse_time_or_none(entry[field]) for field in ("begins", "ends", "renewal"))
     state = compute_state(entry, now)
     if begins is None or ends is None or ends <= begins:
-        return CertificateRow(entry, state, is_authority(entry), None, None)
+        return CertificateRow(entry, state, is_ca_certificate(entry), None, None)
 
     def compute_percentage(time: datetime) -> float:
         return round(min(100.0, max(0.0, (time - begins) / (ends - begins) * 100)), 1)
 
     renewal_percentage = compute_percentage(renewal) if renewal else None
-    return CertificateRow(entry, state, is_authority(entry), compute_percentage(now), renewal_percentage)
+    return CertificateRow(entry, state, is_ca_certificate(entry), compute_percentage(now), renewal_percentage)
 
 
 def group_by_component(rows: Iterable[CertificateRow]) -> list[tuple[str, list[CertificateRow]]]:
     """Group rows, which must be sorted by component; within a component, put the CA before the server certificates."""
     groups = groupby(rows, lambda row: str(row.entry["component"]))
-    return [(component, sorted(members, key=lambda row: not row.is_authority)) for component, members in groups]
+    return [(component, sorted(members, key=lambda row: not row.is_ca_certificate)) for component, members in groups]

@@ -109,7 +109,7 @@ class StreamHealth(StreamObserver):
         return not self._is_broken
 
 
-class DelayedCall:
+class RateLimitedCall:
     """Rate-limited call of a function: calls it after `request`, at most once per interval, and coalesces requests.
 
     All methods must run in the event loop's thread.
@@ -239,7 +239,7 @@ class ClusterWatcher:
             follow(self._client.api, path, observer=health)
             for path, health in zip(paths, self._stream_health, strict=True)
         ]
-        publisher = DelayedCall(lambda: self._publish_state(nodes, maintenances, groups), PUBLISH_SECONDS)
+        publisher = RateLimitedCall(lambda: self._publish_state(nodes, maintenances, groups), PUBLISH_SECONDS)
         with closing(publisher):
             async with aclosing(merge_streams(*streams)) as changes:
                 async for stream_index, change in changes:

@@ -13,7 +13,7 @@ from flask import request
 from werkzeug.exceptions import NotFound
 
 from console.operations import upgrade_runs
-from console.operations.components import may_be_installed
+from console.operations.components import may_component_be_installed
 from console.web.callers import Caller, IdentifyCaller, list_view_rights
 from console.web.cluster_state import ClusterState, ClusterWatcher
 from eventing.journal.store import Journal
@@ -68,9 +68,9 @@ class Availability:
 RUNS, VMS = "runs", "vms"
 AVAILABILITY_CHECKS: Mapping[str, AvailabilityCheck] = {
     RUNS: upgrade_runs.are_runs_served,
-    VMS: virtualization.are_vmis_served,
-    "certificates": lambda api: may_be_installed(api, DEFAULT_NAMESPACE, "renew-certificates"),
-    "cpu_labels": lambda api: may_be_installed(api, DEFAULT_NAMESPACE, "label-cpu"),
+    VMS: virtualization.is_vmi_kind_served,
+    "certificates": lambda api: may_component_be_installed(api, DEFAULT_NAMESPACE, "renew-certificates"),
+    "cpu_labels": lambda api: may_component_be_installed(api, DEFAULT_NAMESPACE, "label-cpu"),
 }
 """Map from an optional page's Flask endpoint, or `VMS`, to the check whether its kind or component is installed."""
 EVENT_PAGES = ("events", "dead_letters")

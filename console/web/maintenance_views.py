@@ -18,7 +18,7 @@ from werkzeug.wrappers import Response as AnyResponse
 from console.operations import maintenance_actions
 from console.operations.errors import OperationError, Refusal
 from console.operations.maintenance_preview import preview_maintenance
-from console.operations.node_vmis import omit_vmis
+from console.operations.node_vmis import return_no_vmis
 from console.operations.preview_snapshot import ReadNodeVmis
 from console.operations.preview_summary import summarize_preview
 from console.web.audit import ActionOutcome, create_outcome_writer, get_http_status
@@ -143,7 +143,7 @@ class MaintenanceViews:
         if not names:
             return []
         caller = self._context.get_caller()
-        read_node_vmis = caller.read_vmis if self._context.has_vms() else omit_vmis
+        read_node_vmis = caller.read_vmis if self._context.has_vms() else return_no_vmis
         try:
             return self._context.client.run(_summarize_preview(caller, names, read_node_vmis))
         except (ApiError, OperationError) as error:
@@ -158,7 +158,9 @@ class MaintenanceViews:
 
     async def _list_creation_warnings(self, caller: Caller, name: str) -> list[str]:
         await caller.require(list_start_rights(self._context.watcher.get_state(0).groups))
-        return await maintenance_actions.preview_creation(await caller.get_api(), NEW_MAINTENANCE_GROUP, name)
+        return await maintenance_actions.preview_maintenance_creation(
+            await caller.get_api(), NEW_MAINTENANCE_GROUP, name
+        )
 
 
 async def _summarize_preview(caller: Caller, names: Sequence[str], read_node_vmis: ReadNodeVmis) -> list[str]:

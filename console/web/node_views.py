@@ -25,12 +25,12 @@ from console.web.node_rows import (
 )
 from console.web.polling import render_stale_banner
 from console.web.protection import get_csrf_token
-from console.web.streams import KEEPALIVE_COMMENT, PageStreams, format_sse, get_shown_version, share_rendering
+from console.web.streams import KEEPALIVE_COMMENT, PageStreams, format_sse, get_shown_version, render_once_per_state
 from kube.maintenance.blocked_groups import group_blocked_pods
 from kube.maintenance.objects import (
     Maintenance,
     format_full_name,
-    get_ender,
+    get_ending_user,
     get_node_name,
     get_requester,
     get_spec,
@@ -76,7 +76,7 @@ class NodeViews:
         """Stream the changes to the list since the version that the page shows."""
         state, _ = self._context.read_state()
         is_current = get_shown_version() == str(state.version)
-        initial_html = "" if is_current else share_rendering(state, "rows", lambda: _render_all_rows(state))
+        initial_html = "" if is_current else render_once_per_state(state, "rows", lambda: _render_all_rows(state))
 
         def iter_messages() -> Iterator[str]:
             before = state
@@ -172,7 +172,7 @@ def _render_all_rows(state: ClusterState) -> str:
 
 def share_row_changes(before: ClusterState, after: ClusterState) -> str:
     """Return the changes of the list as htmx out-of-band swaps, or "" if the list has not changed."""
-    return share_rendering(after, ("changed rows", before.version), lambda: _render_row_changes(before, after))
+    return render_once_per_state(after, ("changed rows", before.version), lambda: _render_row_changes(before, after))
 
 
 def _render_row_changes(before: ClusterState, after: ClusterState) -> str:
@@ -210,7 +210,7 @@ def _build_details(state: ClusterState, name: str) -> Object:
 
 
 def _share_parts(state: ClusterState, name: str) -> dict[str, str]:
-    return share_rendering(state, ("node", name), lambda: _render_parts(state, name))
+    return render_once_per_state(state, ("node", name), lambda: _render_parts(state, name))
 
 
 def _render_parts(state: ClusterState, name: str) -> dict[str, str]:
@@ -243,7 +243,7 @@ def _build_maintenance_values(maintenance: Maintenance, facts: NodeFacts | None)
         "error": find_separate_error(status),
         "reason": get_spec(maintenance).get("reason") or "",
         "requester": get_requester(maintenance),
-        "ender": get_ender(maintenance),
+        "ender": get_ending_user(maintenance),
         "created": metadata["creationTimestamp"],
         "updated": status.get("lastUpdate") or "",
         "conditions": status.get("conditions") or [],

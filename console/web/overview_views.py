@@ -18,7 +18,7 @@ from console.web.cluster_state import ClusterState
 from console.web.context import ConsoleContext
 from console.web.node_rows import STATE_CORDONED, Row
 from console.web.polling import render_stale_banner
-from console.web.streams import KEEPALIVE_COMMENT, PageStreams, format_sse, share_rendering
+from console.web.streams import KEEPALIVE_COMMENT, PageStreams, format_sse, render_once_per_state
 from eventing.journal.store import JournalError
 from kube.client.api_errors import ApiError
 from kube.paths import Object
@@ -65,7 +65,7 @@ class Overview:
         )
 
 
-class StoppedRun(NamedTuple):
+class HaltedRun(NamedTuple):
     """A halted or invalid upgrade run, with the reason and the time since which it is halted ("" if unknown)."""
 
     namespace: str
@@ -75,7 +75,7 @@ class StoppedRun(NamedTuple):
     since: str
 
     @classmethod
-    def from_report(cls, report: Object) -> StoppedRun:
+    def from_report(cls, report: Object) -> HaltedRun:
         """Select the fields that the home page shows from a report by `build_report`."""
         wait = report["waits"] or {"what": "", "since": ""}
         return cls(report["namespace"], report["name"], report["step"], wait["what"], wait["since"])
@@ -85,28 +85,28 @@ class Alerts(NamedTuple):
     """Problems with upgrade runs and the journal, which the console reads periodically instead of watching them.
 
     Attributes:
-        stopped_runs: The halted or invalid upgrade runs; empty if the caller may not list MutexRunConfigs.
+        halted_runs: The halted or invalid upgrade runs; empty if the caller may not list MutexRunConfigs.
         dead_letter_count: Number of open dead letters, as on the page about dead letters.
         journal_error: The error if the journal cannot be read, "" if it can be read or none is configured.
     """
 
-    stopped_runs: tuple[StoppedRun, ...] = ()
+    halted_runs: tuple[HaltedRun, ...] = ()
     dead_letter_count: int = 0
     journal_error: str = ""
 
 
 def select_tone(overview: Overview, alerts: Alerts) -> str:
     """Return the CSS class of the headline: "bad" for problems, "warn" for an unreadable journal, else "ok"."""
-    if overview.stuck or alerts.stopped_runs or alerts.dead_letter_count:
+    if overview.stuck or alerts.halted_runs or alerts.dead_letter_count:
         return "bad"
     return "warn" if alerts.journal_error else "ok"
 
 
-def format_verdict(overview: Overview, alerts: Alerts) -> str:
+def format_headline(overview: Overview, alerts: Alerts) -> str:
     """Return the page's headline: the number of problems, "Nothing is stuck", or that the journal cannot be read."""
     counts = (
         (len(overview.stuck), "node"),
-        (len(alerts.stopped_runs), "upgrade run"),
+        (len(alerts.halted_runs), "upgrade run"),
         (alerts.dead_letter_count, "dead letter"),
     )
     problems = [format_count(count, noun) for count, noun in counts if count]
@@ -158,14 +158,14 @@ class OverviewViews:
         except JournalError as error:
             return Alerts(runs, journal_error=str(error))
 
-    def _list_stopped_runs(self) -> tuple[StoppedRun, ...]:
+    def _list_stopped_runs(self) -> tuple[HaltedRun, ...]:
         """Return the halted and invalid upgrade runs, or () if the runs cannot be read."""
         try:
             api, _ = self._context.get_api_and_user_name([LIST_RUNS])
             reports = map(build_report, self._context.client.run(upgrade_runs.list_runs(api)))
         except (ApiError, OperationError):  # The page about upgrade runs shows the error.
             return ()
-        return tuple(StoppedRun.from_report(report) for report in reports if report["step"] in STOPPED_STEPS)
+        return tuple(HaltedRun.from_report(report) for report in reports if report["step"] in STOPPED_STEPS)
 
     def _count_dead_letters(self) -> int:
         return len(list_open_dead_letters(self._context.journal)) if self._context.has_journal else 0
@@ -175,12 +175,12 @@ def _build_values(state: ClusterState, alerts: Alerts) -> Object:
     overview = Overview.from_rows(state.rows)
     return {
         **{"overview": overview, "alerts": alerts, "max_listed": MAX_LISTED_NODES},
-        **{"verdict": format_verdict(overview, alerts), "tone": select_tone(overview, alerts)},
+        **{"verdict": format_headline(overview, alerts), "tone": select_tone(overview, alerts)},
     }
 
 
 def _share_overview(state: ClusterState, alerts: Alerts) -> str:
-    return share_rendering(state, alerts, lambda: _render_overview(state, alerts))
+    return render_once_per_state(state, alerts, lambda: _render_overview(state, alerts))
 
 
 def _render_overview(state: ClusterState, alerts: Alerts) -> str:

@@ -50,7 +50,7 @@ class PageStreams:
         return response
 
 
-def share_rendering(state: ClusterState, key: Hashable, render: Callable[[], T]) -> T:
+def render_once_per_state(state: ClusterState, key: Hashable, render: Callable[[], T]) -> T:
     """Call `render` once per key, and return its result to all pages that show this state.
 
     Pages under different path prefixes do not share a result, because their links begin with the prefix.

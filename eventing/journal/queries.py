@@ -122,7 +122,7 @@ def select_event_heads(query: Query) -> Select[Any]:
     return select(selected, *columns).join(EVENTS, EVENTS.c.seq == selected.c.seq).order_by(selected.c.seq)
 
 
-def choose_long_events(rows: Iterable[Row[Any]], capacity: int) -> list[int]:
+def select_long_event_numbers(rows: Iterable[Row[Any]], capacity: int) -> list[int]:
     """Return the numbers of the long events that together fit into `capacity`, in the order of the rows.
 
     An event is long if it has more than `HEAD_CHARACTERS` characters.

@@ -144,7 +144,7 @@ class Journal:
         """
         with self._database.connect() as connection:
             rows = connection.execute(queries.select_event_heads(query)).all()
-            long_seqs = queries.choose_long_events(reversed(rows), capacity)
+            long_seqs = queries.select_long_event_numbers(reversed(rows), capacity)
             whole_events = {
                 seq: JSONFormat().read(None, body) for seq, body in connection.execute(queries.select_bodies(long_seqs))
             }

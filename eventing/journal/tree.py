@@ -81,7 +81,7 @@ class Tree:
             stack += [(depth + 1, effect) for effect in reversed(branch.effects)]
 
 
-def find_missing_functions(entry: Entry, now: datetime) -> tuple[str, ...]:
+def find_functions_without_attempt(entry: Entry, now: datetime) -> tuple[str, ...]:
     """Return the subscribers without a recorded attempt, after `RECORDING_GRACE_PERIOD` has passed."""
     if entry.dead_letter or now - entry.arrived < RECORDING_GRACE_PERIOD:
         return ()
@@ -107,7 +107,7 @@ def build_trees(entries: Sequence[Entry], causes: Iterable[Entry], now: datetime
     return sorted(trees_by_uid.values(), key=lambda tree: not tree.uid)
 
 
-def find_unknown_causes(entries: Iterable[Entry]) -> tuple[str, ...]:
+def find_missing_cause_ids(entries: Iterable[Entry]) -> tuple[str, ...]:
     """Return the ids of the causes that are not among these entries."""
     entries = list(entries)
     known_ids = {entry.event.get_id() for entry in entries}
@@ -117,7 +117,7 @@ def find_unknown_causes(entries: Iterable[Entry]) -> tuple[str, ...]:
 def _build_branch(
     entry: Entry, entries_by_id: Mapping[str, Entry], replies: Collection[tuple[str, str]], now: datetime
 ) -> Branch:
-    missing = find_missing_functions(entry, now)
+    missing = find_functions_without_attempt(entry, now)
     replied = tuple(name for name in missing if (entry.event.get_id(), SOURCE_PREFIX + name) in replies)
     cause = entries_by_id.get(entry.cause)
     if cause is None:

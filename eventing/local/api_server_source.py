@@ -32,7 +32,7 @@ from kube.client.api_errors import ApiError, NotFound, Unavailable
 from kube.client.discovery import ApiResource
 from kube.client.list_watch import StreamObserver, follow
 from kube.paths import Object
-from kube.trimming import keep_whole
+from kube.trimming import return_unchanged
 
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 2.0, 30.0
 """Initial and maximum seconds between checks for a kind that is not served or not accessible; each delay doubles."""
@@ -107,7 +107,7 @@ class ApiServerSource:
         try:
             api_resource = await discovery.discover_resource(api, resource.api_version, resource.kind)
             path = api_resource.build_path(resource.namespace)
-            transform = trim_to_reference if resource.mode == REFERENCE_MODE else keep_whole
+            transform = trim_to_reference if resource.mode == REFERENCE_MODE else return_unchanged
             initial, labels = self._emits_existing, resource.labels
             stream = follow(
                 api, path, label_selector=labels, emit_initial=initial, transform=transform, observer=self._observer

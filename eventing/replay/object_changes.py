@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from eventing.extensions import EXTENSION_OF_KIND
 from eventing.journal.entries import Entry
-from kube.budgets import build_budgets_path
+from kube.budgets import build_namespace_budgets_path
 from kube.client.api import Api, gather_all, get_or_none
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import SUCCEEDED, get_phase
@@ -99,7 +99,7 @@ class ObjectChanges:
 NO_CHANGES = ObjectChanges({})
 
 
-def find_objects(entries: Iterable[Entry]) -> set[RecordedObject]:
+def find_recorded_objects(entries: Iterable[Entry]) -> set[RecordedObject]:
     """Return the objects to which the events and the replies to them refer."""
     objects: set[RecordedObject] = set()
     for entry in entries:
@@ -133,7 +133,7 @@ def _find_referenced_objects(data: Mapping[str, Any]) -> Iterator[RecordedObject
             path = f"/api/v1/namespaces/{encode_path_segment(pod['namespace'])}/pods/{encode_path_segment(pod['name'])}"
             yield RecordedObject(POD_KIND, f"{pod['namespace']}/{pod['name']}", pod["uid"], path)
         for namespace, name in filter(None, map(parse_blocking_budget, parse_blocked_pods(data))):
-            path = f"{build_budgets_path(namespace)}/{encode_path_segment(name)}"
+            path = f"{build_namespace_budgets_path(namespace)}/{encode_path_segment(name)}"
             yield RecordedObject(BUDGET_KIND, f"{namespace}/{name}", "", path)
 
 

@@ -51,7 +51,7 @@ async def validate(review_request: AdmissionRequest, cache: WatchCache, api: Api
         return build_review_response(review_request, blocker)
     namespaces = {pod["metadata"]["namespace"] for pod in pods}
     warnings = verdicts.build_warnings(maintenance, pods, cache.list_budgets(namespaces), datetime.now(timezone.utc))
-    if control_plane and quorum.has_single_node(control_plane):
+    if control_plane and quorum.has_single_control_plane_node(control_plane):
         warnings = [verdicts.build_sole_control_plane_warning(name), *warnings]
     return build_review_response(review_request, warnings=warnings)
 

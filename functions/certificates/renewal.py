@@ -34,7 +34,7 @@ from kube.certificates.objects import (
     NO_NAMES_REASON,
     NOT_RENEWED_REASON,
     RENEWED_REASON,
-    build_notice,
+    build_certificate_event,
 )
 from kube.certificates.planning import (
     BUNDLE_INJECTED,
@@ -48,7 +48,7 @@ from kube.certificates.planning import (
 from kube.client.api import Api, gather_all
 from kube.client.api_errors import ApiError, Conflict, Denied, NotFound, Rejected, Unavailable
 from kube.client.deadline import has_seconds_left
-from kube.kubernetes_events import EventNotice
+from kube.kubernetes_events import KubernetesEvent
 from kube.paths import Object
 
 PUBLISH_MARGIN = timedelta(seconds=2)
@@ -204,7 +204,7 @@ async def _read_namespace(
         result.errors.append(_log_read_error(f'the certificates in namespace "{namespace}"', error))
         result.unread_namespaces.append(namespace)
         return ()
-    await _record_events(context.api, snapshot.skipped_notices)
+    await _record_events(context.api, snapshot.skipped_events)
     return snapshot.states
 
 
@@ -280,7 +280,9 @@ class Renewal:
         """
         before = self.state
         targets = (
-            None if before.are_targets_unknown else await lookup.reread_targets(self._api, before.injection_targets)
+            None
+            if before.are_targets_unknown
+            else await lookup.reread_injection_targets(self._api, before.injection_targets)
         )
         snapshot = await lookup.read_snapshot(self._api, before.namespace, targets)
         latest = next((state for state in snapshot.states if state.component == before.component), None)
@@ -329,7 +331,7 @@ class Renewal:
             secret = next(item for item in self.state.secrets if objects.get_name(item) == name)
             pair, message = component_state.get_current_key_pair(secret), EVENT_MESSAGES[write.reason]
             serial_text = f", serial {key_pairs.format_serial(pair.parsed_certificate)}" if pair else ""
-            notice = build_notice(namespace, write.target, RENEWED_REASON, f"{message}{serial_text}")
+            notice = build_certificate_event(namespace, write.target, RENEWED_REASON, f"{message}{serial_text}")
             await _record_events(self._api, [notice])
 
     async def _exclude_unwritable_object(self, target: tuple[str, str], error: ApiError) -> None:
@@ -354,11 +356,11 @@ class Renewal:
 
     async def _record_failure_event(self, message: str) -> None:
         target = ("ConfigMap", self.state.component.bundle_configmap_name)
-        notice = build_notice(self.state.namespace, target, NOT_RENEWED_REASON, message)
+        notice = build_certificate_event(self.state.namespace, target, NOT_RENEWED_REASON, message)
         await _record_events(self._api, [notice])
 
 
-async def _record_events(api: Api, notices: Iterable[EventNotice]) -> None:
+async def _record_events(api: Api, notices: Iterable[KubernetesEvent]) -> None:
     """Record the Events, for at most `EVENT_TIMEOUT_SECONDS`, so that slow Events do not delay the renewals."""
     try:
         await asyncio.wait_for(EVENT_RECORDER.record(api, notices), EVENT_TIMEOUT_SECONDS)
@@ -366,27 +368,27 @@ async def _record_events(api: Api, notices: Iterable[EventNotice]) -> None:
         log.warning("cannot record Events: no response in time")
 
 
-def _build_problem_events(state: ComponentState, now: datetime) -> Iterator[EventNotice]:
+def _build_problem_events(state: ComponentState, now: datetime) -> Iterator[KubernetesEvent]:
     """Build an Event for each problem with the component's Secrets that an administrator must fix."""
     annotation = objects.DNS_NAMES_ANNOTATION
     for server in state.server_secrets:
         target = ("Secret", objects.get_name(server))
         if invalid_names := server_names.select_unusable_names(objects.get_annotated_names(server)):
             text = f"annotation {annotation} contains invalid DNS names or IP addresses: {', '.join(invalid_names)}"
-            yield build_notice(state.namespace, target, NO_NAMES_REASON, text)
+            yield build_certificate_event(state.namespace, target, NO_NAMES_REASON, text)
         elif not component_state.find_server_names(server, state.summaries):
             text = f"annotation {annotation} has no server name: list the server's DNS names and IP addresses"
-            yield build_notice(state.namespace, target, NO_NAMES_REASON, text)
+            yield build_certificate_event(state.namespace, target, NO_NAMES_REASON, text)
     if state.is_truncated:
         limit = f"only {lookup.MAX_SERVER_SECRETS} of them are created again"
         text = f"{objects.STATUS_ENTRY} names too many Secrets that do not exist: {limit}"
         target = ("ConfigMap", state.component.bundle_configmap_name)
-        yield build_notice(state.namespace, target, NOT_RENEWED_REASON, text)
-    if state.ca_secret and objects.is_renewal_requested(state.ca_secret) and state.is_bundle_full(now):
+        yield build_certificate_event(state.namespace, target, NOT_RENEWED_REASON, text)
+    if state.ca_secret and objects.is_renewal_requested(state.ca_secret) and state.has_too_many_cas(now):
         remedy = f"wait until a CA expires, or remove one from {objects.CA_ENTRY}"
         text = f"cannot renew the CA, because the bundle has the maximum number of CAs: {remedy}"
         target = ("Secret", state.component.ca_secret_name)
-        yield build_notice(state.namespace, target, NOT_RENEWED_REASON, text)
+        yield build_certificate_event(state.namespace, target, NOT_RENEWED_REASON, text)
 
 
 def list_certificate_dates(states: list[ComponentState]) -> Iterator[CertificateDates]:

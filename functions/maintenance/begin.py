@@ -83,7 +83,7 @@ def begin(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     name = m.get_node_name(maintenance)
     if not name:
         raise Failed("spec.nodeName is missing: name the node to maintain")
-    counts = m.find_initial_counts(maintenance)
+    counts = m.find_initial_pod_counts(maintenance)
     node, lease, pods = _read_node_state(name, client, is_new_maintenance=counts is None)
     if node is None:
         raise Failed(f'nodes "{name}" not found')

@@ -12,7 +12,7 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from functions.maintenance.cordon_and_taint import (
     build_restore_pending,
-    copy_repair_flag,
+    copy_again_flag,
     patch_node_of_active_maintenance,
 )
 from functions.maintenance.event_objects import build_step_failed, log_about, parse_reference
@@ -39,7 +39,7 @@ def cordon(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     if result.is_patched and not is_cordoned(result.node_before):
         log_about(f"cordon Node: {name}", result.maintenance)
     return [
-        events.build_event(events.NODE_CORDONED, "cordon", reference, name, cause=event, data=copy_repair_flag(event))
+        events.build_event(events.NODE_CORDONED, "cordon", reference, name, cause=event, data=copy_again_flag(event))
     ]
 
 

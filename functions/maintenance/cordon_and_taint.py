@@ -58,7 +58,7 @@ def patch_node_of_active_maintenance(
     return NodePatchResult(*active, is_patched) if active else None
 
 
-def is_late_patch(event: BaseCloudEvent, result: NodePatchResult, client: SyncClient) -> bool:
+def is_patch_of_inactive_maintenance(event: BaseCloudEvent, result: NodePatchResult, client: SyncClient) -> bool:
     """Return whether the patch labelled a node whose maintenance is no longer active."""
     if not result.is_patched or is_labelled_for(result.node_before, parse_reference(event).uid):
         return False
@@ -78,7 +78,7 @@ def build_restore_pending(step: str, event: BaseCloudEvent, client: SyncClient) 
     return [events.build_event(events.MAINTENANCE_RESTORE_PENDING, step, reference, name, cause=event)]
 
 
-def copy_repair_flag(event: BaseCloudEvent) -> Object:
+def copy_again_flag(event: BaseCloudEvent) -> Object:
     """Return the event's `again` flag as data for the event that this step emits.
 
     `evict` sets the flag when it requests the repair of a drifted node. If the node then drifts a second time, `evict`

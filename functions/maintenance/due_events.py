@@ -51,7 +51,7 @@ STATES = (
         "events are in flight, and the drain has passed its deadline, or the time of the next step of its escalation, "
         "but the status does not report this",
         "these events",
-        lambda o: o.is_in_flight and o.is_overdue_unreported,
+        lambda o: o.is_in_flight and o.has_unreported_escalation,
         events.DRAIN_OVERDUE,
         "; `status` reports the deadline, or the step",
     ),
@@ -99,7 +99,7 @@ STATES = (
     State(
         "begun, but another client removed the finalizer or the counts, and the node no longer exists",
         "none; without the owner reference, the garbage collector does not delete the maintenance",
-        lambda o: o.node is None and o.was_replaced,
+        lambda o: o.node is None and o.has_lost_metadata,
         events.MAINTENANCE_PENDING,
         "; `begin` reports the missing node",
     ),
@@ -118,7 +118,7 @@ STATES = (
     State(
         "begun, but another client removed the finalizer or the counts",
         "none",
-        lambda o: o.was_replaced,
+        lambda o: o.has_lost_metadata,
         events.MAINTENANCE_PENDING,
         "; `begin` writes the missing fields again, with the counts from the status",
     ),
@@ -200,7 +200,7 @@ STATES = (
         "node cordoned and tainted, and the drain has passed its deadline, or the time of the next step of its "
         "escalation, but the status does not report this",
         "none",
-        lambda o: o.is_overdue_unreported,
+        lambda o: o.has_unreported_escalation,
         events.DRAIN_OVERDUE,
         "; `status` reports the deadline, or the step; `drain.escalated` then calls `evict`, which performs the step",
     ),
@@ -275,7 +275,7 @@ def find_orphans(snapshot: ResyncSnapshot) -> list[tuple[events.ObjectReference,
     """
     if not snapshot.is_complete or snapshot.nodes is None or snapshot.leases is None:
         return []
-    claimed_nodes = {m.get_node_name(item) for item in snapshot.maintenances if m.claims_node(item)}
+    claimed_nodes = {m.get_node_name(item) for item in snapshot.maintenances if m.owns_or_awaits_node(item)}
     lease_lost_uids = {
         item["metadata"]["uid"] for item in snapshot.maintenances if m.has_lost_lease(item) and not m.is_released(item)
     }

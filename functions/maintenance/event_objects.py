@@ -71,7 +71,7 @@ def build_path(reference: ObjectReference) -> str:
     return f"{GROUPS[reference.api_version].path}/{encode_path_segment(reference.name)}"
 
 
-def match_uid(maintenance: Object | None, event: BaseCloudEvent) -> Maintenance | None:
+def return_if_uid_matches(maintenance: Object | None, event: BaseCloudEvent) -> Maintenance | None:
     """Return the maintenance if its uid matches the event; None if it was deleted, or recreated with the same name."""
     if maintenance is None or maintenance["metadata"]["uid"] != parse_reference(event).uid:
         return None
@@ -80,7 +80,7 @@ def match_uid(maintenance: Object | None, event: BaseCloudEvent) -> Maintenance 
 
 def read_maintenance(event: BaseCloudEvent, client: SyncClient) -> Maintenance | None:
     """Read the event's NodeMaintenance from the API server; return None if it no longer exists."""
-    return match_uid(client.run(get_or_none(client.api.get(build_path(parse_reference(event))))), event)
+    return return_if_uid_matches(client.run(get_or_none(client.api.get(build_path(parse_reference(event))))), event)
 
 
 async def fetch_active_maintenance(event: BaseCloudEvent, api: Api) -> tuple[Maintenance, Node] | None:
@@ -91,7 +91,7 @@ async def fetch_active_maintenance(event: BaseCloudEvent, api: Api) -> tuple[Mai
     name = parse_node_name(event)
     paths = build_path(parse_reference(event)), build_node_path(name)
     current, node = await gather_all(*(get_or_none(api.get(path)) for path in paths))
-    maintenance = match_uid(current, event)
+    maintenance = return_if_uid_matches(current, event)
     if maintenance is None or not is_active(maintenance, name):
         return None
     if node is None:

@@ -33,7 +33,7 @@ from functions.maintenance.event_objects import (
 )
 from functions.maintenance.eviction_reports import (
     HINT_VERSION_FIELDS,
-    LateEvictions,
+    LateEvictionPublisher,
     PodHintPolicy,
     build_evicted_data,
     report_outcome,
@@ -46,7 +46,7 @@ from kube.evictions.executor import (
     EvictionOutcome,
     ExecutionOptions,
     collect_late_evictions,
-    execute_plan,
+    execute_eviction_plan,
     list_covering_budgets,
 )
 from kube.evictions.planner import EvictionPlan, plan_evictions
@@ -62,7 +62,7 @@ from kube.pods import DrainOptions, Pod, PodClassification, get_uid, is_terminat
 
 CHANGE_TYPES = (*HINT_VERSION_FIELDS, events.VIRT_LAUNCHERS_WAIT_CHANGED)
 """Types of the events that report changes of pods or PodDisruptionBudgets; other events report the node's state."""
-LATE_EVICTIONS = LateEvictions()
+LATE_EVICTIONS = LateEvictionPublisher()
 NO_TIME_MESSAGE = "not evicted yet: the API server is slow, or asked clients to wait"
 OWN_POD_MESSAGE = "the pod runs the function evict: it is evicted once its evictions on other nodes have a response"
 
@@ -244,7 +244,7 @@ class EvictionPass:
             extensions.is_replay(self.event),
             None if is_dry_run else LATE_EVICTIONS.build_reporter(self.event, self.maintenance),
         )
-        outcome = await execute_plan(self.client.api, plan, options)
+        outcome = await execute_eviction_plan(self.client.api, plan, options)
         if outcome.in_flight and not is_dry_run:
             LATE_EVICTIONS.track_client(self.client)
         return outcome

@@ -29,7 +29,7 @@ from kube.evictions.tracker import EvictionTracker, LateReporter
 from kube.maintenance.blocked_pods import format_summary
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.node_snapshot import StepSnapshot, parse_leaving_entry
-from kube.maintenance.objects import Maintenance, get_group, is_pod_count, trim_maintenance
+from kube.maintenance.objects import Maintenance, get_group, is_valid_pod_count, trim_maintenance
 from kube.maintenance.status_patch import MAX_ERROR_CHARACTERS
 from kube.paths import Object
 from kube.resource_versions import find_newest, is_at_least_as_new
@@ -50,7 +50,7 @@ REQUIRED_FIELDS = ("namespace", "name", "reason")
 FIELD_CHECKS: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("namespace", "name", "reason", "uid"), is_nonempty_string),
     **dict.fromkeys(("message", "budget"), lambda value: value == "" or is_nonempty_string(value)),
-    **dict.fromkeys(("healthy", "needed"), is_pod_count),
+    **dict.fromkeys(("healthy", "needed"), is_valid_pod_count),
     "allowsNone": lambda value: isinstance(value, bool),
     "looserBudget": lambda value: isinstance(value, str) and bool(LOOSER_BUDGET_PATTERN.fullmatch(value)),
     "retryAfter": lambda value: parse_time_or_none(value) is not None,
@@ -196,7 +196,7 @@ def report_outcome(maintenance: Maintenance, outcome: EvictionOutcome, event: Ba
         )
 
 
-class LateEvictions:
+class LateEvictionPublisher:
     """Publisher of the evictions that were granted after their pass had ended and that no later pass has reported."""
 
     def __init__(self) -> None:
@@ -221,7 +221,7 @@ class LateEvictions:
         """Wait briefly for in-flight evictions, and publish all late evictions before the process exits."""
         while self._clients:
             client = self._clients.pop()
-            client.run(EvictionTracker.for_client(client.api).report_all_late())
+            client.run(EvictionTracker.for_client(client.api).report_late_evictions())
 
     def _publish_late_evictions(
         self, event: BaseCloudEvent, maintenance: Maintenance, pods: list[dict[str, str]]

@@ -27,11 +27,11 @@ from functions.work_queue import HintPolicy, WorkKey
 from kube.client.api import get_or_none
 from kube.client.api_errors import ApiError, Conflict, NotFound
 from kube.client.sync_client import SyncClient
-from kube.kubernetes_events import WARNING_TYPE, EventNotice
+from kube.kubernetes_events import WARNING_TYPE, KubernetesEvent
 from kube.maintenance import objects as m
 from kube.maintenance.blocked_pods import is_backing_off
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.kubernetes_events import EVENTS_PATH, build_node_notice
+from kube.maintenance.kubernetes_events import EVENTS_PATH, build_node_kubernetes_event
 from kube.maintenance.lookup import list_maintenances_of_holder_group, list_undeleted_maintenances
 from kube.nodes import Node, build_node_path, get_maintenance_uid, is_cordoned_and_tainted, is_in_maintenance
 from kube.paths import MALFORMED_OBJECT_ERRORS, Object
@@ -123,7 +123,7 @@ def _report_drift(
             continue
         drift, maintenance = _describe_drift(item, node), item["metadata"]["name"]
         message = f'node "{name}" was {drift} during maintenance "{maintenance}"; cordoning it again'
-        notice = build_node_notice(name, CORDONED_AGAIN_REASON, item, message, event_type=WARNING_TYPE)
+        notice = build_node_kubernetes_event(name, CORDONED_AGAIN_REASON, item, message, event_type=WARNING_TYPE)
         if is_backing_off(_find_repair_event(notice, item, client), now):
             continue
         if not client.run(EVENT_RECORDER.record(client.api, [notice])):
@@ -136,7 +136,7 @@ def _report_drift(
     return replies
 
 
-def _find_repair_event(notice: EventNotice, maintenance: Object, client: SyncClient) -> Object | None:
+def _find_repair_event(notice: KubernetesEvent, maintenance: Object, client: SyncClient) -> Object | None:
     """Return the Kubernetes Event that counts the node's repairs; None if it does not exist or cannot be read."""
     try:
         items = client.list(EVENTS_PATH, field_selector=f"metadata.name={notice.event_name}")["items"]

@@ -158,7 +158,7 @@ def _check_lease_available(
     if (
         holding_maintenance is not None
         and holding_maintenance["metadata"]["uid"] == holder.uid
-        and m.claims_node(holding_maintenance)
+        and m.owns_or_awaits_node(holding_maintenance)
     ):
         if m.has_begun(maintenance):
             raise LeaseHeldByOther(f'the lease of node "{node}" is held by {holder.name} ({holder.api_version})')

@@ -69,7 +69,7 @@ class ResyncSnapshot:
     @cached_property
     def claiming_uids(self) -> frozenset[str]:
         """Return the uids of the maintenances that hold their node, wait for it, or have yet to restore it."""
-        return frozenset(item["metadata"]["uid"] for item in self.maintenances if m.claims_node(item))
+        return frozenset(item["metadata"]["uid"] for item in self.maintenances if m.owns_or_awaits_node(item))
 
     @cached_property
     def queue_seconds(self) -> float:
@@ -126,7 +126,7 @@ class Observation:
         return m.has_begun(self.maintenance)
 
     @property
-    def was_replaced(self) -> bool:
+    def has_lost_metadata(self) -> bool:
         """Return whether another client removed the finalizer or the pod counts after the maintenance had begun."""
         return not self.has_begun and m.get_phase(self.maintenance) in (m.RUNNING, m.SUCCEEDED)
 
@@ -161,14 +161,14 @@ class Observation:
         return is_active and self.is_holder and self.is_renewal_due
 
     @property
-    def is_overdue_unreported(self) -> bool:
+    def has_unreported_escalation(self) -> bool:
         """Return whether the status of a running drain does not yet report its passed deadline or due escalation step.
 
         This property is also used while events are in flight, because in a fast drain, an event always seems to be.
         """
         is_draining = self.has_begun and not m.is_deleting(self.maintenance)
         is_running = is_draining and m.get_phase(self.maintenance) == m.RUNNING
-        return is_running and escalation.is_overdue_unreported(self.maintenance, self.now)
+        return is_running and escalation.has_unreported_escalation(self.maintenance, self.now)
 
     @cached_property
     def is_holder(self) -> bool:
@@ -212,7 +212,7 @@ class Observation:
         """Return the node's pods, classified by how the drain handles them."""
         if isinstance(self.pods, RequiredRead):
             raise ReadRequired(self.pods)
-        orphans = drain_flags.find_reported_orphans(self.pods, m.get_blocked_pods(self.maintenance))
+        orphans = drain_flags.find_reported_orphan_uids(self.pods, m.get_blocked_pods(self.maintenance))
         return drain_flags.classify_for_drain(self.pods, self.drain_options, self.now, orphans)
 
     @property

@@ -37,8 +37,8 @@ from kube.maintenance.groups import DRAIN_TAINTS
 from kube.maintenance.kubernetes_events import (
     REMOVE_REASON,
     UNCORDON_REASON,
-    build_node_notice,
-    build_progress_notices,
+    build_node_kubernetes_event,
+    build_progress_events,
 )
 from kube.maintenance.lookup import list_maintenances, list_undeleted_maintenances
 from kube.maintenance.status_patch import is_restore_failure_reported
@@ -88,7 +88,7 @@ def restore(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     except Conflict:
         raise Retry("the NodeMaintenance changed while its finalizer was being removed") from None
     log_about(f"NodeMaintenance Object: /{maintenance['metadata']['name']} Deleted ", maintenance)
-    client.run(EVENT_RECORDER.record(client.api, build_progress_notices(REMOVE_REASON, maintenance)))
+    client.run(EVENT_RECORDER.record(client.api, build_progress_events(REMOVE_REASON, maintenance)))
     return [_build_next_event(event, maintenance, others)]
 
 
@@ -179,7 +179,7 @@ def _list_successors(node_name: str, client: SyncClient) -> list[Object]:
     reason = f"other clients changed the object {MAX_ATTEMPTS} times"
     for _ in range(MAX_ATTEMPTS):
         undeleted = client.run(list_undeleted_maintenances(client.api, node_name))
-        others = [item for item in undeleted if m.claims_node(item)]
+        others = [item for item in undeleted if m.owns_or_awaits_node(item)]
         if not others or m.has_finalizer(others[0]):
             return others
         try:
@@ -194,7 +194,9 @@ def _list_successors(node_name: str, client: SyncClient) -> list[Object]:
 
 def _record_uncordon(node_name: str, maintenance: m.Maintenance, client: SyncClient) -> None:
     log_about(f"uncordon Node: {node_name}", maintenance)
-    client.run(EVENT_RECORDER.record(client.api, [build_node_notice(node_name, UNCORDON_REASON, maintenance)]))
+    client.run(
+        EVENT_RECORDER.record(client.api, [build_node_kubernetes_event(node_name, UNCORDON_REASON, maintenance)])
+    )
 
 
 def _restore_orphan(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
@@ -208,7 +210,7 @@ def _restore_orphan(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloud
 
     def plan_patch() -> tuple[bool, list[Object]]:
         node = _get_node(name, client)
-        is_claimed = any(m.claims_node(item) for item in client.run(list_maintenances(client.api, name)))
+        is_claimed = any(m.owns_or_awaits_node(item) for item in client.run(list_maintenances(client.api, name)))
         is_orphaned = node is not None and has_maintenance_label(node) and not is_claimed
         return is_claimed, build_restore_patch(node, DRAIN_TAINTS) if node and is_orphaned else []
 

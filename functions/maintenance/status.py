@@ -38,9 +38,9 @@ from kube.maintenance.kubernetes_events import (
     DEADLINE_REASON,
     FAIL_REASON,
     SUCCEED_REASON,
-    build_node_notice,
-    build_progress_notices,
-    build_step_notices,
+    build_escalation_events,
+    build_node_kubernetes_event,
+    build_progress_events,
 )
 from kube.maintenance.lookup import list_pods_on_node
 from kube.maintenance.node_snapshot import NodeSnapshot, StepSnapshot
@@ -123,7 +123,7 @@ def _find_new_escalation_step(maintenance: m.Maintenance, status: Object) -> Esc
 
 def _record_escalation_step(maintenance: m.Maintenance, step: EscalationStep, client: SyncClient) -> bool:
     """Record the Kubernetes Events about the escalation step, and return whether all of them were recorded."""
-    notices = build_step_notices(maintenance, step)
+    notices = build_escalation_events(maintenance, step)
     return len(client.run(EVENT_RECORDER.record(client.api, notices))) == len(notices)
 
 
@@ -231,18 +231,18 @@ def _record_changes(maintenance: m.Maintenance, status: Object, client: SyncClie
     """
     notices = []
     if _is_newly_cordoned(maintenance, status):
-        notices.append(build_node_notice(m.get_node_name(maintenance), CORDON_REASON, maintenance))
+        notices.append(build_node_kubernetes_event(m.get_node_name(maintenance), CORDON_REASON, maintenance))
     phase, error = status.get("phase"), status.get("lastError") or ""
     if phase:
         log_about(f"phase is {phase} now", maintenance, phase=phase, error=error)
     if phase == m.SUCCEEDED:
-        notices += build_progress_notices(SUCCEED_REASON, maintenance)
+        notices += build_progress_events(SUCCEED_REASON, maintenance)
     elif phase == m.FAILED:
-        notices += build_progress_notices(FAIL_REASON, maintenance, error)
+        notices += build_progress_events(FAIL_REASON, maintenance, error)
     elif phase and m.get_phase(maintenance) != m.SUCCEEDED:  # A late pod may change Succeeded back to Running.
-        notices += build_progress_notices(BEGIN_REASON, maintenance, m.get_spec(maintenance).get("reason") or "")
+        notices += build_progress_events(BEGIN_REASON, maintenance, m.get_spec(maintenance).get("reason") or "")
     if _is_newly_overdue(maintenance, status):
-        notices += build_progress_notices(DEADLINE_REASON, maintenance)
+        notices += build_progress_events(DEADLINE_REASON, maintenance)
     client.run(EVENT_RECORDER.record(client.api, notices))
 
 

@@ -13,8 +13,8 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from functions.maintenance.cordon_and_taint import (
     build_restore_pending,
-    copy_repair_flag,
-    is_late_patch,
+    copy_again_flag,
+    is_patch_of_inactive_maintenance,
     patch_node_of_active_maintenance,
 )
 from functions.maintenance.event_objects import build_step_failed, log_about, parse_reference
@@ -34,14 +34,12 @@ from kube.paths import Object
 def taint(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Add the missing maintenance taints to the node. Raises `Failed` if the node no longer exists."""
     result = patch_node_of_active_maintenance(event, client, _build_patch)
-    if result is None or is_late_patch(event, result, client):
+    if result is None or is_patch_of_inactive_maintenance(event, result, client):
         return build_restore_pending("taint", event, client)
     if result.is_patched:
         _log_taints(result.maintenance, result.node_before)
     name, reference = result.node_before["metadata"]["name"], parse_reference(event)
-    return [
-        events.build_event(events.NODE_TAINTED, "taint", reference, name, cause=event, data=copy_repair_flag(event))
-    ]
+    return [events.build_event(events.NODE_TAINTED, "taint", reference, name, cause=event, data=copy_again_flag(event))]
 
 
 def _build_patch(maintenance: Maintenance, node: Node) -> list[Object]:

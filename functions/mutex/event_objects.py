@@ -18,7 +18,7 @@ from functions.event_recorder import EVENT_RECORDER
 from kube.client.api import get_or_none
 from kube.client.api_errors import Denied, NotFound, Rejected
 from kube.client.sync_client import SyncClient
-from kube.kubernetes_events import EventNotice
+from kube.kubernetes_events import KubernetesEvent
 from kube.mutex.objects import (
     API_VERSION,
     RUN_KIND,
@@ -160,7 +160,7 @@ def log_about(message: str, obj: Object, **fields: object) -> None:
 
 def record_warning(run: Object, reason: str, message: str, client: SyncClient) -> None:
     """Record a Warning Event on a MutexRunConfig; an API error is only logged, so that it does not halt the run."""
-    notice = EventNotice.from_object(run, run["apiVersion"], run["kind"], reason, message)
+    notice = KubernetesEvent.from_object(run, run["apiVersion"], run["kind"], reason, message)
     client.run(EVENT_RECORDER.record(client.api, [notice]))
 
 

@@ -24,7 +24,7 @@ from kube.client.api_errors import ApiError
 from kube.client.deadline import get_seconds_left, has_seconds_left, set_deadline
 from kube.client.sync_client import SyncClient
 from kube.mutex import lookup
-from kube.mutex.nodes import build_gate_patch, is_gated
+from kube.mutex.nodes import build_run_labels_patch, has_run_labels
 from kube.mutex.objects import Condition
 from kube.mutex.run_record import RunRecord, is_recorded_node, list_recorded_rules, list_unreleased_nodes
 from kube.mutex.validation import build_control_plane_condition, build_outside_workers_condition, format_names
@@ -91,7 +91,9 @@ def list_unlabelled_nodes(record: RunRecord, client: SyncClient) -> list[str]:
     A pass skips nodes that an earlier pass has labelled, so that all nodes of a large run are labelled eventually.
     """
     listed = client.run(lookup.list_labelled_nodes(client.api, record["id"], None))
-    gated = {node["metadata"]["uid"] for node in listed if is_gated(node, record["id"], list_recorded_rules(record))}
+    gated = {
+        node["metadata"]["uid"] for node in listed if has_run_labels(node, record["id"], list_recorded_rules(record))
+    }
     return [name for name in list_unreleased_nodes(record) if record["nodes"][name]["uid"] not in gated]
 
 
@@ -132,7 +134,7 @@ def _label_batch(
     unreleased_names = set(list_unreleased_nodes(record))
     unreleased = {name: node for name, node in zip(node_names, nodes, strict=True) if name in unreleased_names}
     patches = {
-        name: build_gate_patch(node, record["id"], rules)
+        name: build_run_labels_patch(node, record["id"], rules)
         for name, node in unreleased.items()
         if is_recorded_node(node, record, name)
     }

@@ -56,12 +56,12 @@ def _build_pause_patch(record: RunRecord, pool: Object) -> list[Object]:
 
 def _acquire_exclusive_right(active_run: ActiveRun, client: SyncClient) -> ActiveRun | None:
     """Acquire the exclusive right to upgrade nodes (`turnAt`) and return the updated run, or None if it must wait."""
-    if others := claims.list_runs_ahead(active_run.run, client.run(lookup.list_runs(client.api, None))):
+    if others := claims.list_runs_to_wait_for(active_run.run, client.run(lookup.list_runs(client.api, None))):
         _report_wait(active_run, others, client)
         return None
     if not active_run.record.get("turnAt"):
         active_run = active_run.write_record(client, {"turnAt": format_time(utc_now())})
-    if others := claims.list_runs_with_turn(active_run.run, client.run(lookup.list_runs(client.api, None))):
+    if others := claims.list_runs_with_exclusive_right(active_run.run, client.run(lookup.list_runs(client.api, None))):
         _report_wait(active_run, others, client)
         return None
     return active_run

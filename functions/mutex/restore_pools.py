@@ -28,7 +28,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.events import ObjectReference
-from functions.best_effort import raise_first_error, try_each
+from functions.best_effort import apply_to_each, raise_first_error
 from functions.event_data import is_nonempty_string, require_data
 from functions.mutex.active_run import load_unhalted_run
 from functions.mutex.event_objects import (
@@ -111,9 +111,9 @@ def _restore_claimed_pools(
     """Restore the pools and remove the node labels; return the names of the restored pools, and append errors."""
     restored = _restore_selectors(claimed_pools, partial(_get_original_selector, run), client, errors)
     if not errors:
-        try_each(partial(_unlabel_nodes, client=client), [run], errors)
+        apply_to_each(partial(_unlabel_nodes, client=client), [run], errors)
     has_more_pools = len(restored) > 1
-    return try_each(lambda pool: _release_pool(pool, run, client, has_more_pools=has_more_pools), restored, errors)
+    return apply_to_each(lambda pool: _release_pool(pool, run, client, has_more_pools=has_more_pools), restored, errors)
 
 
 def _restore_selectors(
@@ -135,11 +135,11 @@ def _restore_selectors(
         return patch_pool(pool, patch, client, has_more_pools=has_more_pools)
 
     canaries = [pool for pool in claimed_pools if pools.is_active_canary(pool)]
-    restored = try_each(partial(restore_selector, has_more_pools=len(canaries) > 1), canaries, errors)
+    restored = apply_to_each(partial(restore_selector, has_more_pools=len(canaries) > 1), canaries, errors)
     if errors:
         return restored
     others = [pool for pool in claimed_pools if not pools.is_active_canary(pool)]
-    return restored + try_each(partial(restore_selector, has_more_pools=len(claimed_pools) > 1), others, errors)
+    return restored + apply_to_each(partial(restore_selector, has_more_pools=len(claimed_pools) > 1), others, errors)
 
 
 def _get_recorded_pool(run: Object, pool: Object) -> Object | None:
@@ -230,7 +230,7 @@ def _restore_orphaned_pools(orphaned_pools: list[Object], runs: list[Object], cl
     def get_own_selector(pool: Object) -> Object | None:
         return pools.remove_rule_expressions(pools.get_selector(pool))
 
-    try_each(release_pool, _restore_selectors(orphaned_pools, get_own_selector, client, errors), errors)
+    apply_to_each(release_pool, _restore_selectors(orphaned_pools, get_own_selector, client, errors), errors)
     raise_first_error(errors)
 
 

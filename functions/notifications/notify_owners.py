@@ -39,7 +39,7 @@ from functions.work_queue import HintPolicy, WorkKey
 from kube.client.api import Api, gather_all, get_or_none
 from kube.client.api_errors import ApiError, Conflict
 from kube.client.sync_client import SyncClient
-from kube.kubernetes_events import EventNotice
+from kube.kubernetes_events import KubernetesEvent
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.lookup import list_maintenances
 from kube.maintenance.objects import Maintenance, get_group
@@ -55,7 +55,7 @@ from kube.notifications.announcements import (
     describe_blockage,
     describe_end,
     find_blockages,
-    find_over,
+    find_ended_blockages,
 )
 from kube.notifications.lookup import find_announcement_objects, list_records
 from kube.notifications.webhooks import (
@@ -77,7 +77,7 @@ T = TypeVar("T")
 log = logging.getLogger("functions")
 
 
-class OpenAnnouncements:
+class AnnouncedBlockageCache:
     """Cache of the uids of maintenances whose last announcement reports a blockage that has not ended.
 
     With the cache, the step reads the announcement records only if necessary: an unblocked drain causes no request.
@@ -103,7 +103,7 @@ class OpenAnnouncements:
         self._uids = None
 
 
-OPEN_ANNOUNCEMENTS = OpenAnnouncements()
+ANNOUNCED_BLOCKAGES = AnnouncedBlockageCache()
 
 
 def _build_work_key(event: BaseCloudEvent) -> WorkKey:
@@ -150,7 +150,7 @@ def _may_need_announcement(maintenance: Maintenance, settings: Settings) -> bool
         return False
     is_known_group = isinstance(maintenance.get("apiVersion"), str) and maintenance["apiVersion"] in GROUPS
     return is_known_group and (
-        OPEN_ANNOUNCEMENTS.may_contain(metadata["uid"]) or _needs_announcement(maintenance, settings)
+        ANNOUNCED_BLOCKAGES.may_contain(metadata["uid"]) or _needs_announcement(maintenance, settings)
     )
 
 
@@ -191,7 +191,7 @@ class NotificationPass:
             for item in blockages
             if item.is_overdue(self.settings.min_blocked, self.now) and self.records.may_announce(item, self.now)
         ]
-        over = find_over(self.records, blockages)
+        over = find_ended_blockages(self.records, blockages)
         chosen = BLOCKAGE_ROTATION.rotate(new, lambda item: f"{item.uid} {item.key}")[:MAX_ANNOUNCEMENTS]
         ended = RECORD_ROTATION.rotate(over, lambda item: " ".join(item.blockage_id))[:MAX_ANNOUNCEMENTS]
         await gather_all(
@@ -285,7 +285,7 @@ def _run_pass(
     `uid` is the uid of a single maintenance, or "" if `maintenances` contains all maintenances. Raises `Retry` after
     the pass if an announcement or a notification failed.
     """
-    if not (OPEN_ANNOUNCEMENTS.may_contain(uid) or any(_needs_announcement(item, settings) for item in maintenances)):
+    if not (ANNOUNCED_BLOCKAGES.may_contain(uid) or any(_needs_announcement(item, settings) for item in maintenances)):
         return
     current = NotificationPass(
         client.api,
@@ -297,17 +297,17 @@ def _run_pass(
     blockages = [blockage for item in maintenances for blockage in _try_find_blockages(item)]
     client.run(current.announce_all(blockages))
     if not extensions.is_replay(event):
-        OPEN_ANNOUNCEMENTS.update(current.records, uid)
+        ANNOUNCED_BLOCKAGES.update(current.records, uid)
         client.run(current.notify_all(maintenances, blockages))
         if current.errors or current.has_more:
-            OPEN_ANNOUNCEMENTS.clear()  # The next PingSource event reads the records again, and sends the rest.
+            ANNOUNCED_BLOCKAGES.clear()  # The next PingSource event reads the records again, and sends the rest.
     if current.errors:
         raise Retry(_format_error(current.errors[0]))
 
 
-def _build_url_refusal_event(notification: Notification, problem: str) -> EventNotice:
+def _build_url_refusal_event(notification: Notification, problem: str) -> KubernetesEvent:
     """Build the Event which reports that the maintenance's `spec.notify.url` is not permitted."""
-    return EventNotice(build_reference(notification.maintenance), REFUSED_REASON, problem)
+    return KubernetesEvent(build_reference(notification.maintenance), REFUSED_REASON, problem)
 
 
 def _try_find_blockages(maintenance: Maintenance) -> list[Blockage]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from kube.notifications.webhooks import Origin, parse_hosts, parse_key
+from kube.notifications.webhooks import Origin, parse_key, parse_permitted_origins
 
 DEFAULT_SECONDS, MAX_SECONDS = 60, 86_400
 """Default and maximum value of the environment variable `NOTIFY_SECONDS`."""
@@ -36,7 +36,7 @@ class Settings:
                 f"{DEFAULT_SECONDS}"
             )
         try:
-            origins = parse_hosts(environment.get("NOTIFY_HOSTS") or "")
+            origins = parse_permitted_origins(environment.get("NOTIFY_HOSTS") or "")
         except ValueError as error:
             raise ValueError(f"NOTIFY_HOSTS: {error}") from None
         key_text = environment.get("NOTIFY_KEY") or ""

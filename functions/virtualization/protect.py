@@ -32,13 +32,13 @@ from functions.installs import is_active_install
 from functions.round_robin import RoundRobin
 from functions.steps import step
 from functions.work_queue import HintPolicy, WorkKey
-from kube.budgets import Budget, build_budgets_path
+from kube.budgets import Budget, build_namespace_budgets_path
 from kube.client.api import JSON_PATCH
 from kube.client.api_errors import ApiError, Conflict, NotFound, Unavailable
 from kube.client.deadline import get_seconds_left, has_seconds_left, set_deadline
 from kube.client.discovery import list_kubevirts
 from kube.client.sync_client import SyncClient
-from kube.kubernetes_events import EventNotice
+from kube.kubernetes_events import KubernetesEvent
 from kube.paths import Object, build_events_path
 from kube.virtualization import lookup
 from kube.virtualization import virt_launcher_budgets as budgets
@@ -229,7 +229,7 @@ def _protect_vmi(
 def _record_wait_reason(vmi: Resource, wait: Wait, client: SyncClient) -> None:
     """Record a Warning Event that reports what the VMI waits for; the VMI's budget reports the same reason."""
     message = f'node "{wait.node}" is being drained: {wait.message}'
-    notice = EventNotice.from_object(vmi, API_VERSION, VMI_KIND, wait.reason, message)
+    notice = KubernetesEvent.from_object(vmi, API_VERSION, VMI_KIND, wait.reason, message)
     client.run(EVENT_RECORDER.record(client.api, [notice]))
 
 
@@ -244,7 +244,7 @@ def _record_unknown_strategies(vmis: Iterable[Object], client: SyncClient) -> No
         log.warning("cannot read the run strategies of virtual machines: %s", error.message)
         return
     notices = [
-        EventNotice.from_object(vm, API_VERSION, VM_KIND, UNKNOWN_RUN_STRATEGY, message)
+        KubernetesEvent.from_object(vm, API_VERSION, VM_KIND, UNKNOWN_RUN_STRATEGY, message)
         for vm, node in stopping
         if (message := explain_unknown_strategy(vm, node))
     ]
@@ -252,7 +252,7 @@ def _record_unknown_strategies(vmis: Iterable[Object], client: SyncClient) -> No
 
 
 def _create_budget(vmi: Resource, wait: Wait | None, client: SyncClient, writer: BudgetWriter) -> set[str]:
-    path, body = build_budgets_path(vmi["metadata"]["namespace"]), budgets.build_budget(vmi, wait)
+    path, body = build_namespace_budgets_path(vmi["metadata"]["namespace"]), budgets.build_budget(vmi, wait)
     is_created = writer.try_write(path, partial(client.create, path, body))
     return {wait.node} if is_created and wait else set()
 

@@ -16,7 +16,7 @@ from kube.evictions.planner import plan_evictions
 from kube.maintenance.drain_flags import classify_for_drain, parse_drain_options, select_evictable_pods
 from kube.maintenance.escalation import ACTION_EFFECTS, parse_drain_schedule
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.objects import Maintenance, claims_node, is_deleting
+from kube.maintenance.objects import Maintenance, is_deleting, owns_or_awaits_node
 from kube.pods import Pod, format_key, get_controller, get_uid, is_terminating, tolerates_everything
 from kube.text_limits import format_count, format_first_names
 
@@ -43,7 +43,9 @@ def find_conflict(maintenance: Maintenance, others: Iterable[Maintenance]) -> Ma
     `others` must be maintenances of the same node. A maintenance with the same name and API group is ignored, because
     the API server itself reports that it already exists.
     """
-    return next((other for other in others if claims_node(other) and not _is_same_object(other, maintenance)), None)
+    return next(
+        (other for other in others if owns_or_awaits_node(other) and not _is_same_object(other, maintenance)), None
+    )
 
 
 def build_conflict_message(node_name: str, other: Maintenance) -> str:

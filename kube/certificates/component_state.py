@@ -93,7 +93,7 @@ class ComponentState:
         certificates = dict.fromkeys([*key_pairs.parse_certificates(own_text), *previous_cas, *foreign_cas])
         return [certificate for certificate in certificates if key_pairs.get_not_after(certificate) > now]
 
-    def is_bundle_full(self, now: datetime) -> bool:
+    def has_too_many_cas(self, now: datetime) -> bool:
         """Return whether the CA bundle contains so many CAs that a user's request for a new CA must wait."""
         return len(self.build_bundle(now)) >= MAX_BUNDLE_CAS
 

@@ -16,13 +16,13 @@ from kube.certificates.objects import (
     NOT_RENEWED_REASON,
     UNKNOWN_COMPONENT_REASON,
     CertificateSummary,
-    build_notice,
+    build_certificate_event,
     get_name,
 )
 from kube.client.api import JSON, METADATA_ONLY, Api, gather_all, get_or_none
 from kube.client.api_errors import Unavailable
 from kube.client.paging import list_all, list_or_empty
-from kube.kubernetes_events import EventNotice
+from kube.kubernetes_events import KubernetesEvent
 from kube.paths import Object
 
 LIST_TIMEOUT_SECONDS, TICK_LIST_TIMEOUT_SECONDS = 0.6, 1.2
@@ -45,7 +45,7 @@ class NamespaceSnapshot:
     """A namespace's certificates: the state of each component, and an Event for each Secret that is not renewed."""
 
     states: tuple[ComponentState, ...]
-    skipped_notices: tuple[EventNotice, ...]
+    skipped_events: tuple[KubernetesEvent, ...]
 
 
 async def list_injection_targets(api: Api, namespaces: Collection[str]) -> list[Object]:
@@ -73,7 +73,7 @@ async def _list_targets_of_kind(api: Api, kind: str, path: str, namespaces: Coll
     return [{**item, "kind": kind} for item in complete_targets if item]
 
 
-async def reread_targets(api: Api, targets: Iterable[Object]) -> list[Object]:
+async def reread_injection_targets(api: Api, targets: Iterable[Object]) -> list[Object]:
     """Read these CA injection targets again, and omit those that no longer exist.
 
     The function lists each object by its name, because that requires no `get` permission.
@@ -145,11 +145,11 @@ async def _select_summaries_without_secret(
     return tuple(summary for summary, secret in zip(summaries, secrets, strict=True) if secret is None)
 
 
-def _build_not_renewed_event(secret: Object) -> EventNotice | None:
+def _build_not_renewed_event(secret: Object) -> KubernetesEvent | None:
     name, component_name = get_name(secret), objects.get_component_name(secret)
     namespace, target = secret["metadata"]["namespace"], ("Secret", name)
     if component_name not in COMPONENTS:
-        return build_notice(
+        return build_certificate_event(
             namespace,
             target,
             UNKNOWN_COMPONENT_REASON,
@@ -158,14 +158,14 @@ def _build_not_renewed_event(secret: Object) -> EventNotice | None:
         )
     owner = next((component.name for component in COMPONENTS.values() if component.ca_secret_name == name), None)
     if owner not in (None, component_name):
-        return build_notice(
+        return build_certificate_event(
             namespace,
             target,
             NOT_RENEWED_REASON,
             f"the Secret is not renewed: its name is reserved for the CA of component {owner}; use another name",
         )
     if objects.get_annotation(secret, CERT_MANAGER_ANNOTATION):
-        return build_notice(
+        return build_certificate_event(
             namespace,
             target,
             CERT_MANAGER_REASON,

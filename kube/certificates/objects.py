@@ -16,7 +16,7 @@ from typing import Any
 
 from kube.certificates.components import CLOCK_SKEW, COMPONENT_LABEL
 from kube.certificates.server_names import select_usable_names
-from kube.kubernetes_events import NORMAL_TYPE, WARNING_TYPE, EventNotice
+from kube.kubernetes_events import NORMAL_TYPE, WARNING_TYPE, KubernetesEvent
 from kube.paths import Object, encode_path_segment
 from kube.times import parse_time_or_none
 
@@ -188,8 +188,8 @@ def _parse_json_object(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def build_notice(namespace: str, target: tuple[str, str], reason: str, message: str) -> EventNotice:
+def build_certificate_event(namespace: str, target: tuple[str, str], reason: str, message: str) -> KubernetesEvent:
     """Build the content of an Event about a Secret or ConfigMap; `target` is the object's kind and name."""
     kind, name = target
     regarding = {"apiVersion": "v1", "kind": kind, "name": name, "namespace": namespace}
-    return EventNotice(regarding, reason, message, NORMAL_TYPE if reason == RENEWED_REASON else WARNING_TYPE)
+    return KubernetesEvent(regarding, reason, message, NORMAL_TYPE if reason == RENEWED_REASON else WARNING_TYPE)

@@ -122,7 +122,7 @@ class _Planner:
         name = state.component.ca_secret_name
         if not (state.server_secrets or state.missing_servers) or ("Secret", name) in state.unwritable:
             return None
-        is_requested = ca_secret and objects.is_renewal_requested(ca_secret) and not state.is_bundle_full(self.now)
+        is_requested = ca_secret and objects.is_renewal_requested(ca_secret) and not state.has_too_many_cas(self.now)
         if newest and not is_requested and not self._is_renewal_due(newest):
             return None
         new_ca = key_pairs.create_ca(state.component, self.now)

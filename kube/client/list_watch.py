@@ -18,7 +18,7 @@ from kube.client.api import Api
 from kube.client.api_errors import ApiError, NotFound, Rejected, Unavailable
 from kube.client.paging import ListResult, list_all
 from kube.paths import Object
-from kube.trimming import keep_whole
+from kube.trimming import return_unchanged
 
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.05, 2.0
 """First and longest delay in seconds between attempts to connect; the delay doubles after each attempt."""
@@ -73,7 +73,7 @@ async def follow(
     label_selector: str = "",
     emit_initial: bool = True,
     use_streaming_list: bool = False,
-    transform: Callable[[Object], Object] = keep_whole,
+    transform: Callable[[Object], Object] = return_unchanged,
     observer: StreamObserver | None = None,
 ) -> AsyncGenerator[Change, None]:
     """Yield the changes of the collection at `path`, filtered by field and label selectors.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kube.client.api import JSON, Api
 from kube.client.api_errors import NotFound
 from kube.paths import Object
-from kube.trimming import keep_whole
+from kube.trimming import return_unchanged
 
 PAGE_SIZE = 500
 """Number of items per page, as in kubectl and client-go."""
@@ -30,7 +30,7 @@ async def list_all(
     field_selector: str = "",
     label_selector: str = "",
     resource_version: str | None = None,
-    transform: Callable[[Object], Object] = keep_whole,
+    transform: Callable[[Object], Object] = return_unchanged,
     accept: str = JSON,
 ) -> ListResult:
     """Return all items of the list at `path`, each with its kind and reduced by `transform`.

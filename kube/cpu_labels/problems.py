@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kube.kubernetes_events import EventNotice
+from kube.kubernetes_events import KubernetesEvent
 
 UNKNOWN_MODEL = "CPUModelUnknown"
 MALFORMED_SETTINGS = "ObsoleteCPUsMalformed"
@@ -15,7 +15,7 @@ UNKNOWN_NODE = "CPUNodeUnknown"
 SKIP_NODE_IGNORED = "SkipNodeIgnored"
 
 
-class Problem(EventNotice):
+class Problem(KubernetesEvent):
     """A problem that an administrator must fix; a Kubernetes Event on the object reports it."""
 
 

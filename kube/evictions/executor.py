@@ -20,9 +20,9 @@ from kube.budgets import (
     BlockedPod,
     Budget,
     build_blocked_by_budget,
-    build_budget_paths,
     build_object_reference,
     format_budget_key,
+    list_paths_of_covering_budgets,
 )
 from kube.client.api import Api, gather_all
 from kube.client.api_errors import Unavailable
@@ -82,7 +82,7 @@ class EvictionOutcome:
 
 @dataclass(frozen=True)
 class ExecutionOptions:
-    """Options of `execute_plan`; the defaults are those of a drain without a NodeMaintenance.
+    """Options of `execute_eviction_plan`; the defaults are those of a drain without a NodeMaintenance.
 
     Attributes:
         node_name: Name of the node of the maintenance. The outcome includes the node's evictions that were granted
@@ -107,7 +107,7 @@ class ExecutionOptions:
 DEFAULT_EXECUTION_OPTIONS = ExecutionOptions()
 
 
-async def execute_plan(
+async def execute_eviction_plan(
     api: Api,
     plan: EvictionPlan,
     options: ExecutionOptions = DEFAULT_EXECUTION_OPTIONS,
@@ -123,14 +123,17 @@ async def execute_plan(
     tracker = EvictionTracker.for_client(api)
     outcome = EvictionOutcome(blocked=plan.blocked)
     if options.is_replay:
-        sent_before = [build_object_reference(pod) for pod in plan.admitted if tracker.has_sent(pod)]
-        plan, outcome = plan.select(lambda pod: not tracker.has_sent(pod)), replace(outcome, in_flight=sent_before)
+        sent_before = [build_object_reference(pod) for pod in plan.admitted if tracker.has_sent_eviction(pod)]
+        plan, outcome = (
+            plan.select(lambda pod: not tracker.has_sent_eviction(pod)),
+            replace(outcome, in_flight=sent_before),
+        )
     executor = _PlanExecutor(
         tracker, plan, options.report_late, started + min(PASS_SECONDS, seconds_left), started + seconds_left
     )
     outcome += await executor.evict(lambda pod: not options.is_own_pod(pod))
     if not options.is_replay:
-        outcome += EvictionOutcome(evicted=tracker.collect_granted_on_node(options.node_name))
+        outcome += EvictionOutcome(evicted=tracker.collect_granted_evictions(options.node_name))
     is_node_waiting = tracker.has_unanswered_evictions(options.node_name)
     if outcome.evicted or outcome.already_gone or (tracker.has_recent_evictions() and not is_node_waiting):
         return outcome + EvictionOutcome(deferred=list(filter(options.is_own_pod, plan.admitted)))
@@ -180,7 +183,7 @@ class _PlanExecutor:
         if budget and any(item.reason == BUDGET_REASON for item in outcome.blocked):
             return outcome + EvictionOutcome(blocked=[build_blocked_by_budget(budget, pod) for pod in deferred])
         has_sent_new = any(eviction.sent_at >= started for eviction in sent)
-        if self.tracker.limiter.has_unanswered(key) and not has_sent_new:
+        if self.tracker.limiter.has_evictions_in_flight(key) and not has_sent_new:
             return outcome
         return outcome + EvictionOutcome(deferred=deferred)
 
@@ -193,9 +196,9 @@ class _PlanExecutor:
         with the same pod would conflict at every pod.
         """
         sent: list[InFlightEviction] = []
-        remaining = deque(sorted(random.sample(pods, len(pods)), key=self.tracker.has_sent, reverse=True))
+        remaining = deque(sorted(random.sample(pods, len(pods)), key=self.tracker.has_sent_eviction, reverse=True))
         while remaining and not any(eviction.is_refused(BUDGET_REASON) for eviction in sent):
-            eviction = await self.tracker.send_once(
+            eviction = await self.tracker.send_eviction_once(
                 remaining[0], self.send_deadline, budget_key, options, self.report_late
             )
             if eviction is None:
@@ -212,7 +215,7 @@ class _PlanExecutor:
                 return EvictionOutcome(in_flight=[pod])
             outcome = BlockedPod(pod, "NoAnswer", NO_ANSWER_MESSAGE)
         else:
-            self.tracker.mark_collected(pod["uid"])
+            self.tracker.mark_outcome_collected(pod["uid"])
         if isinstance(outcome, BlockedPod):
             return EvictionOutcome(blocked=[self.plan.expected_refusals.get(pod["uid"], outcome)])
         is_evicted = outcome is Removal.EVICTED
@@ -224,11 +227,13 @@ async def list_covering_budgets(api: Api, pods: Iterable[Pod], resource_version:
 
     The result's resourceVersion is that of the oldest of the lists.
     """
-    lists = await gather_all(*(api.list(path, resource_version=resource_version) for path in build_budget_paths(pods)))
+    lists = await gather_all(
+        *(api.list(path, resource_version=resource_version) for path in list_paths_of_covering_budgets(pods))
+    )
     items = [budget for budget_list in lists for budget in budget_list["items"]]
     return ListResult(items, find_oldest(str(budget_list["metadata"]["resourceVersion"]) for budget_list in lists))
 
 
 async def collect_late_evictions(api: Api, node_name: str) -> list[dict[str, str]]:
     """Return the node's pods whose eviction was granted after its pass had ended, if there is no plan to execute."""
-    return EvictionTracker.for_client(api).collect_granted_on_node(node_name)
+    return EvictionTracker.for_client(api).collect_granted_evictions(node_name)

@@ -184,11 +184,11 @@ class StartPacer:
         self._min_interval = 0.0
 
     @property
-    def has_unanswered(self) -> bool:
+    def has_evictions_in_flight(self) -> bool:
         """Return whether an eviction under this PodDisruptionBudget has no response yet."""
         return bool(self._unanswered)
 
-    async def wait_turn(self, deadline: float) -> bool:
+    async def wait_until_start_allowed(self, deadline: float) -> bool:
         """Wait until the next eviction may start; return False if `deadline` (by `time.monotonic()`) passes first.
 
         If the result is True, the caller must start the eviction and call `track` immediately.
@@ -240,7 +240,8 @@ class EvictionLimiter:
             pacer = self.get_pacer(budget_key)
             return (
                 pacer
-                if await self._acquire_rate_permit(node_name, deadline) and await pacer.wait_turn(deadline)
+                if await self._acquire_rate_permit(node_name, deadline)
+                and await pacer.wait_until_start_allowed(deadline)
                 else None
             )
         if not await self._concurrency_limiter.acquire(node_name, deadline):
@@ -261,10 +262,10 @@ class EvictionLimiter:
         """Start no evictions for `seconds`, because the API server responded with 429."""
         self._rate_limiter.back_off(seconds)
 
-    def has_unanswered(self, budget_key: str) -> bool:
+    def has_evictions_in_flight(self, budget_key: str) -> bool:
         """Return whether an eviction under this PodDisruptionBudget has no response yet."""
         pacer = self._pacers.get(budget_key)
-        return pacer is not None and pacer.has_unanswered
+        return pacer is not None and pacer.has_evictions_in_flight
 
     def get_pacer(self, budget_key: str) -> StartPacer:
         """Return the pacer of evictions under this PDB; it is kept while one of them has no response."""

@@ -108,7 +108,7 @@ class EvictionTracker:
             _trackers[api] = cls(api)
         return _trackers[api]
 
-    async def send_once(
+    async def send_eviction_once(
         self,
         pod: Pod,
         deadline: float,
@@ -122,7 +122,7 @@ class EvictionTracker:
         eviction into a deletion (DRN-1a).
         """
         uid = get_uid(pod)
-        if self.has_sent(pod):
+        if self.has_sent_eviction(pod):
             return self._evictions[uid]
         limiter = await self.limiter.acquire(get_node_name(pod), budget_key, deadline)
         if limiter is None:
@@ -154,7 +154,7 @@ class EvictionTracker:
                     self.limiter.back_off(min(float(retry_after), MAX_BACKOFF_SECONDS))
                 return refusal
 
-    def has_sent(self, pod: Pod) -> bool:
+    def has_sent_eviction(self, pod: Pod) -> bool:
         """Return whether the pod's eviction is in flight, or has an outcome that a new attempt would not change."""
         eviction = self._evictions.get(get_uid(pod))
         return eviction is not None and not eviction.is_refused(*RETRIABLE_REASONS)
@@ -178,7 +178,7 @@ class EvictionTracker:
             sent.sent_at > earliest and sent.outcome in (None, Removal.EVICTED) for sent in self._evictions.values()
         )
 
-    def mark_collected(self, pod_uid: str) -> None:
+    def mark_outcome_collected(self, pod_uid: str) -> None:
         """Drop the record of an eviction whose outcome a pass has collected; remember a granted one briefly."""
         sent = self._drop_record(pod_uid)
         if sent and sent.outcome is Removal.EVICTED:
@@ -191,14 +191,14 @@ class EvictionTracker:
             sent.removed_pod for sent in self._evictions.values() if sent.outcome is Removal.EVICTED and predicate(sent)
         ]
         for pod in granted:
-            self.mark_collected(pod["uid"])
+            self.mark_outcome_collected(pod["uid"])
         return granted
 
-    def collect_granted_on_node(self, node_name: str) -> list[dict[str, str]]:
+    def collect_granted_evictions(self, node_name: str) -> list[dict[str, str]]:
         """Return the pods of the node's granted, uncollected evictions, and mark them as collected."""
         return self._collect_granted(lambda sent: sent.node_name == node_name)
 
-    async def report_all_late(self) -> None:
+    async def report_late_evictions(self) -> None:
         """Report all granted, uncollected evictions, because the process is terminating.
 
         The function first waits up to `SHUTDOWN_WAIT_SECONDS` for the evictions in flight.

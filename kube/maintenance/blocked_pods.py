@@ -30,7 +30,7 @@ from kube.pods import (
     get_controller,
     is_finished,
     is_terminating,
-    list_claims,
+    list_pvc_names,
     tolerates,
     tolerates_everything,
 )
@@ -114,7 +114,7 @@ def get_cause(reason: object) -> str:
     return "Refused" if reason in REFUSAL_REASONS else str(reason)
 
 
-def is_recreated(pod: Pod, maintenance: Maintenance, now: datetime) -> bool:
+def is_recreated_on_node(pod: Pod, maintenance: Maintenance, now: datetime) -> bool:
     """Return whether the pod's controller would recreate the pod on this node after an eviction."""
     return _build_blocked_if_recreated(pod, maintenance, now) is not None
 
@@ -157,7 +157,7 @@ def _explain_stuck_pod(pod: Pod, *, is_node_unreachable: bool) -> tuple[str, str
         )
     if not is_finished(pod):
         return "Terminating", "its grace period has ended and the kubelet has not stopped it: check the node"
-    claims = list_claims(pod)
+    claims = list_pvc_names(pod)
     names = truncate(", ".join(claims), MAX_MESSAGE_CHARACTERS)
     volumes = f"the volumes of its claims {names}" if claims else "its volumes"
     return "VolumesMounted", f"its containers have ended, but the kubelet has not unmounted {volumes}: check the node"

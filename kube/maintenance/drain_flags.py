@@ -175,7 +175,7 @@ def select_permitted_pods(classification: PodClassification, options: DrainOptio
     return [pod for pod in classification.leaving if get_uid(pod) not in refusal_by_uid]
 
 
-def find_reported_orphans(pods: Iterable[Pod], blocked: Iterable[Mapping[str, Any]]) -> set[str]:
+def find_reported_orphan_uids(pods: Iterable[Pod], blocked: Iterable[Mapping[str, Any]]) -> set[str]:
     """Return the uids of the DaemonSet pods that `blocked` lists with the reason `Force`.
 
     `Force` blocks a DaemonSet pod only if its DaemonSet was deleted.

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from kube.budgets import CREATED_BY_LABEL, BlockedPod
-from kube.maintenance.blocked_pods import is_recreated
+from kube.maintenance.blocked_pods import is_recreated_on_node
 from kube.maintenance.objects import SUCCEEDED, Maintenance, get_blocked_pods, get_condition, get_spec, get_status
 from kube.paths import Object
 from kube.pods import DrainOptions, Pod, format_key, get_uid, is_daemonset_pod, is_ready, is_terminating
@@ -213,7 +213,7 @@ def find_next_step(maintenance: Maintenance, now: datetime) -> NextStep | None:
     return NextStep(step, due_at)
 
 
-def is_overdue_unreported(maintenance: Maintenance, now: datetime) -> bool:
+def has_unreported_escalation(maintenance: Maintenance, now: datetime) -> bool:
     """Return whether the status lacks the passed deadline, the due step, or the start time that both depend on."""
     schedule, start = parse_drain_schedule(maintenance), get_start_time(maintenance)
     if schedule.deadline is None and not schedule.steps:
@@ -255,7 +255,7 @@ def select_deletions(
         pod
         for pod in pods
         if not (is_daemonset_pod(pod) or CREATED_BY_LABEL in (pod["metadata"].get("labels") or {}))
-        and (is_terminating(pod) or not is_recreated(pod, maintenance, now))
+        and (is_terminating(pod) or not is_recreated_on_node(pod, maintenance, now))
         and _is_deletion_due(step.action, pod, reason_by_uid.get(get_uid(pod), ""), refused)
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kube.kubernetes_events import CLUSTER_SCOPED_NAMESPACE, NORMAL_TYPE, WARNING_TYPE, EventNotice
+from kube.kubernetes_events import CLUSTER_SCOPED_NAMESPACE, NORMAL_TYPE, WARNING_TYPE, KubernetesEvent
 from kube.maintenance.escalation import ACTION_EFFECTS, EscalationStep
 from kube.maintenance.objects import Maintenance, get_node_name
 from kube.paths import build_events_path
@@ -37,15 +37,15 @@ WARNING_REASONS = (FAIL_REASON, DEADLINE_REASON, ESCALATE_REASON)
 """Reasons of the Warnings about a maintenance; all other reasons are Normal."""
 
 
-def build_node_notice(
+def build_node_kubernetes_event(
     node_name: str, reason: str, maintenance: Maintenance, message: str = "", *, event_type: str = NORMAL_TYPE
-) -> EventNotice:
+) -> KubernetesEvent:
     """Build the content of an Event about a node; the default message is that of the reason in `EVENT_MESSAGES`."""
     regarding = {"apiVersion": "v1", "kind": "Node", "name": node_name}
     return _build_counted_event(regarding, reason, message or EVENT_MESSAGES[reason], maintenance, event_type)
 
 
-def build_progress_notices(reason: str, maintenance: Maintenance, detail: str = "") -> list[EventNotice]:
+def build_progress_events(reason: str, maintenance: Maintenance, detail: str = "") -> list[KubernetesEvent]:
     """Build the Events on a maintenance and on its node that report the maintenance's progress (NMO-27).
 
     `detail` is appended to the message of the reason.
@@ -57,19 +57,19 @@ def build_progress_notices(reason: str, maintenance: Maintenance, detail: str = 
     regarding |= {key: metadata[key] for key in ("name", "uid")}
     notices = [_build_counted_event(regarding, reason, message, maintenance, event_type)]
     if node_name:
-        notices.append(build_node_notice(node_name, reason, maintenance, message, event_type=event_type))
+        notices.append(build_node_kubernetes_event(node_name, reason, maintenance, message, event_type=event_type))
     return notices
 
 
-def build_step_notices(maintenance: Maintenance, step: EscalationStep) -> list[EventNotice]:
+def build_escalation_events(maintenance: Maintenance, step: EscalationStep) -> list[KubernetesEvent]:
     """Build the Events that report an escalation step; each step has its own Events."""
     detail = f"step {step.action}, {step.after} after its start: {ACTION_EFFECTS[step.action]}"
-    notices = build_progress_notices(ESCALATE_REASON, maintenance, detail)
+    notices = build_progress_events(ESCALATE_REASON, maintenance, detail)
     return [replace(notice, series=f"{notice.series}/{step.action}/{step.after}") for notice in notices]
 
 
 def _build_counted_event(
     regarding: dict[str, str], reason: str, message: str, maintenance: Maintenance, event_type: str
-) -> EventNotice:
+) -> KubernetesEvent:
     """Build the content of an Event; repeating it for the same maintenance increments the count of one Event."""
-    return EventNotice(regarding, reason, message, event_type, series=maintenance["metadata"]["uid"])
+    return KubernetesEvent(regarding, reason, message, event_type, series=maintenance["metadata"]["uid"])

@@ -15,7 +15,7 @@ from kube.maintenance import drain_flags
 from kube.maintenance.objects import Maintenance, get_group
 from kube.nodes import Node, is_cordoned_and_tainted, is_unreachable
 from kube.paths import Object
-from kube.pods import Pod, build_claim_volume, is_finished, is_terminating, list_claims
+from kube.pods import Pod, build_pvc_volume, is_finished, is_terminating, list_pvc_names
 from kube.text_limits import take_within_bytes
 
 LEAVING_FIELDS = ("namespace", "name", "deletionTimestamp", "finalizers")
@@ -55,7 +55,7 @@ class NodeSnapshot:
         """Return the pods that must still leave the node, including the `blocked` pods."""
         if self.leaving is not None:
             return list(self.leaving)
-        orphan_uids = drain_flags.find_reported_orphans(self.pods, blocked)
+        orphan_uids = drain_flags.find_reported_orphan_uids(self.pods, blocked)
         return drain_flags.classify_for_drain(
             self.pods, drain_flags.parse_drain_options(maintenance), now, orphan_uids
         ).leaving
@@ -112,12 +112,12 @@ def _build_leaving_entry(pod: Pod) -> Object:
     """Build a leaving pod's entry in event data: metadata, and for a terminating pod what may delay its removal."""
     entry = {name: pod["metadata"][name] for name in LEAVING_FIELDS if pod["metadata"].get(name)}
     if is_terminating(pod) and is_finished(pod):
-        claims = list_claims(pod)
+        claims = list_pvc_names(pod)
         entry |= {"phase": pod["status"]["phase"], **({"claims": claims} if claims else {})}
     return entry
 
 
 def parse_leaving_entry(entry: Mapping[str, Any]) -> Pod:
     """Return a pod with the fields of an entry that `StepSnapshot.as_data` created."""
-    volumes = [build_claim_volume(name) for name in entry.get("claims", [])]
+    volumes = [build_pvc_volume(name) for name in entry.get("claims", [])]
     return {"metadata": entry, "spec": {"volumes": volumes}, "status": {"phase": entry.get("phase")}}

@@ -126,7 +126,7 @@ def has_begun(maintenance: Maintenance) -> bool:
 
     From then on, the maintenance may change its node and must restore it.
     """
-    return FINALIZER in get_finalizers(maintenance) and parse_annotated_counts(maintenance) is not None
+    return FINALIZER in get_finalizers(maintenance) and parse_annotated_pod_counts(maintenance) is not None
 
 
 def get_phase(maintenance: Maintenance) -> str:
@@ -158,7 +158,7 @@ def owns_node(maintenance: Maintenance) -> bool:
     return has_begun(maintenance) and not has_lost_lease(maintenance)
 
 
-def claims_node(maintenance: Maintenance) -> bool:
+def owns_or_awaits_node(maintenance: Maintenance) -> bool:
     """Return whether the maintenance owns its node, waits for it, or must still restore it."""
     return not (is_released(maintenance) or has_lost_lease(maintenance))
 
@@ -180,13 +180,13 @@ def get_requester(maintenance: Maintenance) -> str:
     return str(user or next((f"the program {name}" for name in managers if name), ""))
 
 
-def get_ender(maintenance: Maintenance) -> str:
+def get_ending_user(maintenance: Maintenance) -> str:
     """Return the annotated user who ended the maintenance, "" if it is not being deleted or the user is unknown."""
     user = (maintenance["metadata"].get("annotations") or {}).get(ENDER_ANNOTATION)
     return str(user or "") if is_deleting(maintenance) else ""
 
 
-def parse_annotated_counts(maintenance: Maintenance) -> Object | None:
+def parse_annotated_pod_counts(maintenance: Maintenance) -> Object | None:
     """Return the `{totalpods, evictionPods}` counts from the start of the maintenance; None before the start."""
     metadata = maintenance["metadata"]
     try:
@@ -196,24 +196,24 @@ def parse_annotated_counts(maintenance: Maintenance) -> Object | None:
     return _parse_counts(parsed) if isinstance(parsed, dict) and parsed.get("uid") == metadata.get("uid", "") else None
 
 
-def find_initial_counts(maintenance: Maintenance) -> Object | None:
+def find_initial_pod_counts(maintenance: Maintenance) -> Object | None:
     """Return the pod counts from the start of the maintenance; None if it has not begun.
 
     The counts come from the status, else from the annotation. A user who replaces the object with a manifest removes
     the annotation but not the status.
     """
     return _parse_counts(get_status(maintenance)) or (
-        parse_annotated_counts(maintenance) if has_begun(maintenance) else None
+        parse_annotated_pod_counts(maintenance) if has_begun(maintenance) else None
     )
 
 
 def _parse_counts(fields: Mapping[str, Any]) -> Object | None:
     """Return the pod counts in an annotation or a status, None if one is invalid; any client may have written them."""
     counts = {name: fields.get(name) for name in ("totalpods", "evictionPods")}
-    return counts if all(map(is_pod_count, counts.values())) else None
+    return counts if all(map(is_valid_pod_count, counts.values())) else None
 
 
-def is_pod_count(value: object) -> bool:
+def is_valid_pod_count(value: object) -> bool:
     """Return whether the value is a valid number of pods."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_POD_COUNT
 

@@ -61,7 +61,7 @@ def is_node_ready(node: Node) -> bool:
     return _get_ready_status(node) == "True"
 
 
-def has_single_node(control_plane: ControlPlaneSnapshot) -> bool:
+def has_single_control_plane_node(control_plane: ControlPlaneSnapshot) -> bool:
     """Return whether the cluster has only one control-plane node."""
     return len(control_plane.nodes) == 1
 
@@ -159,7 +159,7 @@ def _get_ready_status(node_or_pod: Mapping[str, object]) -> str:
 
 def is_disruption(maintenance: m.Maintenance) -> bool:
     """Return whether the maintenance disrupts its node, or is about to disrupt it."""
-    return m.claims_node(maintenance) and (m.has_begun(maintenance) or m.get_phase(maintenance) != m.FAILED)
+    return m.owns_or_awaits_node(maintenance) and (m.has_begun(maintenance) or m.get_phase(maintenance) != m.FAILED)
 
 
 def build_lease(maintenance: m.Maintenance, now: datetime) -> Object:

@@ -26,7 +26,7 @@ from kube.maintenance.objects import (
     has_begun,
     has_lost_lease,
     is_deleting,
-    parse_annotated_counts,
+    parse_annotated_pod_counts,
 )
 from kube.paths import Object
 from kube.pods import Pod
@@ -211,7 +211,7 @@ def _build_schedule_fields(
 
 def _build_progress_fields(maintenance: Maintenance, pending_count: int, *, is_drained: bool) -> Object:
     """Return the status fields for the pod counts from the start of the maintenance, and for the progress."""
-    counts = parse_annotated_counts(maintenance) or {}
+    counts = parse_annotated_pod_counts(maintenance) or {}
     previous_percent = _parse_progress(get_status(maintenance))
     percent = 100 if is_drained else compute_progress(counts["evictionPods"], pending_count, previous_percent)
     return {

@@ -47,7 +47,7 @@ def list_other_active_runs(run: Resource, runs: Iterable[Resource]) -> list[str]
     return [format_full_name(other) for other in _select_other_active_runs(run, runs)]
 
 
-def list_runs_ahead(run: Resource, runs: Iterable[Resource]) -> list[str]:
+def list_runs_to_wait_for(run: Resource, runs: Iterable[Resource]) -> list[str]:
     """Return the names of the active runs that must end before this run may upgrade nodes (MUT-44).
 
     These are runs whose turn it already is, and runs that began earlier. Runs with different pools also exclude each
@@ -60,7 +60,7 @@ def list_runs_ahead(run: Resource, runs: Iterable[Resource]) -> list[str]:
     ]
 
 
-def list_runs_with_turn(run: Resource, runs: Iterable[Resource]) -> list[str]:
+def list_runs_with_exclusive_right(run: Resource, runs: Iterable[Resource]) -> list[str]:
     """Return the names of the other active runs that may upgrade nodes now (`turnAt` in their record)."""
     return [format_full_name(other) for other in _select_other_active_runs(run, runs) if _may_upgrade_nodes(other)]
 
@@ -152,7 +152,7 @@ def build_run_selectors(record: RunRecord) -> dict[str, Object]:
     """
     labels = [build_rule_label(rule) for rule in list_recorded_rules(record)]
     gated = {
-        name: pools.build_gated_selector(before["selector"], labels)
+        name: pools.build_target_pool_selector(before["selector"], labels)
         for name, before in record["pools"].items()
         if "selector" in before
     }

@@ -366,7 +366,7 @@ def _are_nodes_gated(observed: ObservedRun) -> bool:
     record, rules = observed.record, run_record.list_recorded_rules(observed.record)
     unreleased = {name: observed.snapshot.nodes.get(name) for name in run_record.list_unreleased_nodes(record)}
     return all(
-        nodes.is_gated(node, record["id"], rules)
+        nodes.has_run_labels(node, record["id"], rules)
         for name, node in unreleased.items()
         if is_recorded_node(node, record, name)
     )

@@ -19,7 +19,7 @@ def get_run_id(node: Node) -> str:
     return get_labels(node).get(RUN_LABEL, "")
 
 
-def is_gated(node: Node, run_id: str, rules: Iterable[Reference]) -> bool:
+def has_run_labels(node: Node, run_id: str, rules: Iterable[Reference]) -> bool:
     """Return whether the node has the labels of this run and of each rule."""
     return get_run_id(node) == run_id and all(build_rule_label(rule) in get_labels(node) for rule in rules)
 
@@ -37,7 +37,7 @@ def is_released(node: Node) -> bool:
     return not any(name.startswith(RULE_LABEL_PREFIX) for name in get_labels(node))
 
 
-def build_gate_patch(node: Node, run_id: str, rules: Iterable[Reference]) -> list[Object]:
+def build_run_labels_patch(node: Node, run_id: str, rules: Iterable[Reference]) -> list[Object]:
     """Build the JSON patch that adds the missing labels of a run; [] if none is missing.
 
     The patch fails if another client has changed the node since it was read.

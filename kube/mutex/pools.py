@@ -98,7 +98,7 @@ def build_canary_selector(original: Selector, rule_labels: Iterable[str]) -> Obj
     return {**original, "matchExpressions": expressions}
 
 
-def build_gated_selector(original: Selector, rule_labels: Iterable[str]) -> Object:
+def build_target_pool_selector(original: Selector, rule_labels: Iterable[str]) -> Object:
     """Build a target pool's selector during a run: the original one, limited to nodes with all of these labels.
 
     MUT-37 requires this selector.

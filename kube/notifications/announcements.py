@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from kube.budgets import ESCALATION_REASON, PROGRESSING_REASONS
-from kube.kubernetes_events import NORMAL_TYPE, WARNING_TYPE, EventNotice, build_event
+from kube.kubernetes_events import NORMAL_TYPE, WARNING_TYPE, KubernetesEvent, build_event
 from kube.maintenance.blocked_groups import BlockedGroup, group_blocked_pods
 from kube.maintenance.blocked_pods import get_cause
 from kube.maintenance.escalation import (
@@ -167,7 +167,7 @@ def find_blockages(maintenance: Maintenance) -> list[Blockage]:
     return list(blockages.values())
 
 
-def find_over(log: RecordLog, blockages: Iterable[Blockage]) -> list[AnnouncementRecord]:
+def find_ended_blockages(log: RecordLog, blockages: Iterable[Blockage]) -> list[AnnouncementRecord]:
     """Return the records to write for the announced blockages that no longer exist.
 
     While an escalation step is refused, the status reports its pods with that reason instead of their PDBs. The
@@ -254,7 +254,7 @@ def build_owner_events(record: AnnouncementRecord, message: str, now: datetime) 
 def _build_event(record: AnnouncementRecord, regarding: Reference, message: str, now: datetime) -> Object:
     event_type = WARNING_TYPE if record.reason == BLOCKED_REASON else NORMAL_TYPE
     series = "|".join(record.blockage_id)
-    return build_event(EventNotice(regarding, record.reason, message, event_type, series), now)
+    return build_event(KubernetesEvent(regarding, record.reason, message, event_type, series), now)
 
 
 def parse_record(event: Mapping[str, Any]) -> AnnouncementRecord | None:

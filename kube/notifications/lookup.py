@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kube.budgets import build_budgets_path
+from kube.budgets import build_namespace_budgets_path
 from kube.client.api import Api, gather_all
 from kube.client.api_errors import Denied, NotFound
 from kube.client.paging import list_all
@@ -42,7 +42,7 @@ async def find_announcement_objects(api: Api, group: BlockedGroup) -> list[Refer
     if namespace is None or has_opted_out(namespace):
         return []
     budget_paths = [
-        f"{build_budgets_path(group.namespace)}/{encode_path_segment(name)}"
+        f"{build_namespace_budgets_path(group.namespace)}/{encode_path_segment(name)}"
         for name in group.budget.split(", ")[:MAX_READ_BUDGETS]
     ]
     names = [key.partition("/")[2] for key in group.pods[:MAX_READ_PODS]]

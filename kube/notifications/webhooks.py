@@ -84,7 +84,7 @@ class Notification(NamedTuple):
     data: Object
 
 
-def parse_hosts(text: str) -> frozenset[Origin]:
+def parse_permitted_origins(text: str) -> frozenset[Origin]:
     """Parse a comma-separated list of permitted origins: `HOST`, `HOST:PORT` or `http://HOST:PORT`.
 
     Raises `ValueError` if an origin is malformed.

@@ -190,7 +190,7 @@ def build_warnings(vmi_reports: Iterable[Object]) -> list[str]:
     ]
 
 
-def describe_moves(vmi_reports: Iterable[Object]) -> str:
+def describe_migrating_vms(vmi_reports: Iterable[Object]) -> str:
     """Describe in one line the virtual machines that would migrate; return "" if there are none."""
     moving = [report for report in vmi_reports if report["drain"] == MOVES]
     return "{} will move to another node without interruption: {}".format(*_format_names(moving)) if moving else ""
@@ -198,7 +198,7 @@ def describe_moves(vmi_reports: Iterable[Object]) -> str:
 
 def explain_taint_mismatch(kubevirt: Resource | None, vmi_reports: Iterable[Object], taint_key: str) -> str:
     """Return why the maintenance's taint may not make virtual machines migrate; "" if it does."""
-    if kubevirt is None or get_drain_taint_key(kubevirt) == taint_key or not describe_moves(vmi_reports):
+    if kubevirt is None or get_drain_taint_key(kubevirt) == taint_key or not describe_migrating_vms(vmi_reports):
         return ""
     return (
         f"KubeVirt migrates virtual machines from nodes with the taint {get_drain_taint_key(kubevirt)}, "

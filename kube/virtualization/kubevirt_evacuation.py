@@ -71,7 +71,7 @@ def is_protected_by(kubevirt: Resource, vmi: Resource) -> bool:
     return strategy in (LIVE_MIGRATE, LIVE_MIGRATE_IF_POSSIBLE, EXTERNAL) and not is_stopping(vmi)
 
 
-def find_waits(
+def find_kubevirt_waits(
     vmis: Iterable[Resource], migrations: Collection[Resource], drained_nodes: Mapping[str, Node], kubevirt: Resource
 ) -> dict[tuple[str, str], Wait]:
     """Return what each VMI on `drained_nodes` that KubeVirt protects waits for, by the VMI's namespace and name."""

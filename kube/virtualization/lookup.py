@@ -17,7 +17,7 @@ from kube.nodes import NODES_PATH, Node, build_node_path, get_maintenance_uid
 from kube.paths import Object, build_pods_on_node_query
 from kube.virtualization.drain_forecast import VmiSnapshot, get_launched_vmi_key, get_owner_vm_key
 from kube.virtualization.evacuation import EvacuationPlan, MigrationSlots, Wait, plan_evacuation
-from kube.virtualization.kubevirt_evacuation import find_waits, is_protected_by
+from kube.virtualization.kubevirt_evacuation import find_kubevirt_waits, is_protected_by
 from kube.virtualization.migration_claims import LEASE_PATH, parse_claims, parse_refusals
 from kube.virtualization.vmis import (
     API_VERSION,
@@ -96,7 +96,7 @@ async def read_kubevirt_waits(api: Api, kubevirt: Resource, vmis: list[Object]) 
         return {}
     # Migrations are listed before VMIs: if a migration ends in between, its VMI is listed on the target node.
     migrations = await list_or_empty(api, MIGRATIONS_PATH)
-    return find_waits(await list_vmis(api), migrations, drained, kubevirt)
+    return find_kubevirt_waits(await list_vmis(api), migrations, drained, kubevirt)
 
 
 async def read_vms_to_stop(api: Api, vmis: Iterable[Object]) -> list[tuple[Resource, str]]:
@@ -128,7 +128,7 @@ async def find_maintenance_of_node(api: Api, node_name: str) -> Resource | None:
     return next((item for item in maintenances if item["metadata"]["uid"] == uid), None)
 
 
-async def are_vmis_served(api: Api) -> bool:
+async def is_vmi_kind_served(api: Api) -> bool:
     """Return whether the API server serves VMIs."""
     try:
         await discover_resource(api, API_VERSION, VMI_KIND)

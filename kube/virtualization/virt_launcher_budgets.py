@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kube.budgets import CREATED_BY_LABEL, WAIT_ANNOTATION_PREFIX, Budget, build_budgets_path
+from kube.budgets import CREATED_BY_LABEL, WAIT_ANNOTATION_PREFIX, Budget, build_namespace_budgets_path
 from kube.paths import Object, encode_path_segment
 from kube.text_limits import truncate
 from kube.virtualization.evacuation import MAX_MESSAGE_CHARACTERS, Wait
@@ -118,4 +118,4 @@ def index_kubevirt_budgets(budgets: Iterable[Budget]) -> dict[VmiUidKey, Budget]
 def build_budget_path(budget: Budget) -> str:
     """Return the API path of the PodDisruptionBudget."""
     metadata = budget["metadata"]
-    return f"{build_budgets_path(metadata['namespace'])}/{encode_path_segment(metadata['name'])}"
+    return f"{build_namespace_budgets_path(metadata['namespace'])}/{encode_path_segment(metadata['name'])}"

@@ -78,7 +78,7 @@ def main() -> int:
         print_line(f"nodes and Knative are ready after {time.monotonic() - started:.1f} s")
         _install_product(cluster, Path(folder))
         print_line(f"the product is ready after {time.monotonic() - started:.1f} s")
-        show_drain(cluster, nodes)
+        drain_product_node(cluster, nodes)
     print_line(f"everything that was started is stopped, after {time.monotonic() - started:.1f} s")
     return 0
 
@@ -91,7 +91,7 @@ def _install_product(cluster: LocalCluster, directory: Path) -> None:
     pod_install.wait_until_ready(cluster, pod_install.LATE_DEPLOYMENT)
 
 
-def show_drain(cluster: LocalCluster, nodes: RealNodes) -> None:
+def drain_product_node(cluster: LocalCluster, nodes: RealNodes) -> None:
     """Drain the node that runs the product, and make it schedulable again. Raises `DemoError` if that fails."""
     before = _list_pods(cluster)
     print_heading(f"Start the maintenance of {NODE}, where the product runs")

@@ -79,7 +79,7 @@ class DemoState:
         was = self.uptimes.get(name, Uptime())
         now = Uptime() if change.change_type == "DELETED" else read_uptime(changed_object)
         self.uptimes[name] = now
-        description = describe_change(was, now)
+        description = describe_uptime_change(was, now)
         return f"{name} {description}" if description else ""
 
     def list_blocking_reasons(self) -> list[str]:
@@ -269,7 +269,7 @@ def _format_uptime(uptime: Uptime, now: datetime) -> str:
     return f"up {max(0, int((now - booted).total_seconds()))} s on {uptime.node}" if booted else "down"
 
 
-def describe_change(before: Uptime, after: Uptime) -> str:
+def describe_uptime_change(before: Uptime, after: Uptime) -> str:
     """Describe a virtual machine's latest change, "" if it did not change."""
     if not after.boot_id:
         return "is shut down" if before.boot_id else ""

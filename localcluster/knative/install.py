@@ -143,7 +143,7 @@ def split_prerequisites(manifests: list[Manifest]) -> tuple[list[Manifest], list
     ]
 
 
-def pin_namespace(cluster: LocalCluster, namespace: str) -> None:
+def pin_namespace_to_knative_node(cluster: LocalCluster, namespace: str) -> None:
     """Make the API server place all pods of a namespace on Knative's node, which is never drained."""
     cluster.kubectl("annotate", "--overwrite", "namespace", namespace, *PLACEMENT_ANNOTATIONS)
 
@@ -159,7 +159,7 @@ def install_project(cluster: LocalCluster, project: KnativeProject, ports: Mappi
     manifests = project.load_manifests()
     for kind in PREREQUISITE_KINDS:
         apply_manifests(cluster, [manifest for manifest in manifests if manifest["kind"] == kind])
-    pin_namespace(cluster, project.namespace)
+    pin_namespace_to_knative_node(cluster, project.namespace)
     other_manifests = [manifest for manifest in manifests if manifest["kind"] not in PREREQUISITE_KINDS]
     for manifest in other_manifests:
         if manifest["kind"] == "Service" and manifest["metadata"]["name"] in project.webhooks:

@@ -117,14 +117,16 @@ def write_overlay(
 def wait_until_ready(cluster: LocalCluster, *excluded: str, namespace: str = NAMESPACE) -> None:
     """Wait until the product's Knative objects are Ready, then wait for its Deployments except those in `excluded`."""
     limit = f"--timeout={TIMEOUT_SECONDS}s"
-    cluster.kubectl("wait", list_ready_kinds(cluster), "--all", "-n", namespace, "--for=condition=Ready", limit)
+    cluster.kubectl(
+        "wait", format_kinds_with_ready_condition(cluster), "--all", "-n", namespace, "--for=condition=Ready", limit
+    )
     names = cluster.kubectl("get", "deployment", "-n", namespace, "-o", "name").stdout.split()
     for name in names:
         if name.rpartition("/")[2] not in excluded:
             cluster.kubectl("rollout", "status", "-n", namespace, name, limit)
 
 
-def list_ready_kinds(cluster: LocalCluster) -> str:
+def format_kinds_with_ready_condition(cluster: LocalCluster) -> str:
     """Return a comma-separated list of Knative's kinds with a condition Ready; without Serving, only Eventing's."""
     return f"{SERVICE_KIND},{EVENTING_KINDS}" if cluster.is_served(SERVICES_PATH) else EVENTING_KINDS
 

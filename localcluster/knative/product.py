@@ -100,7 +100,7 @@ class KnativeProduct(EngineProduct):
         items = self._render_manifests(self._overlay, V1ALPHA1_DIR)
         self._api_sources = [item["metadata"]["name"] for item in items if item["kind"] == "ApiServerSource"]
         install.apply_manifests(self._cluster, [item for item in items if item["kind"] in install.PREREQUISITE_KINDS])
-        install.pin_namespace(self._cluster, NAMESPACE)
+        install.pin_namespace_to_knative_node(self._cluster, NAMESPACE)
         self._cluster.wait_for_crds()
         install.apply_manifests(
             self._cluster, [item for item in items if item["kind"] not in install.PREREQUISITE_KINDS]

@@ -55,5 +55,5 @@ def _convert_pattern(pattern: str) -> str:
 
 
 def _build_image(engine: Buildah) -> str:
-    product_image.evict_archives("func-image")
+    product_image.remove_old_archives("func-image")
     return build_image(engine)

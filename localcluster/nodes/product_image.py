@@ -39,7 +39,7 @@ def _list_files(path: Path) -> list[Path]:
     return [file for file in paths if file.is_file() and IGNORED_DIR not in file.parts]
 
 
-def evict_archives(prefix: str) -> None:
+def remove_old_archives(prefix: str) -> None:
     """Remove archives with this prefix except the newest ones; call this function before adding an archive."""
     archives = sorted(build.get_cache_dir().glob(f"{prefix}-*.tar"), key=lambda file: file.stat().st_mtime)
     for older in archives[:-MAX_CACHED_IMAGES]:
@@ -47,5 +47,5 @@ def evict_archives(prefix: str) -> None:
 
 
 def _build_image(buildah: Buildah) -> str:
-    evict_archives("image")
+    remove_old_archives("image")
     return buildah.build_product_image(IMAGE_NAME, VERSION)

@@ -134,7 +134,7 @@ def _find_prebuilt() -> Path | None:
     KUBEBUILDER_ASSETS takes precedence. If this variable is not set, the function returns the directory of an earlier
     download, unless all Kubernetes binaries were already built locally.
     """
-    directory = envtest.find_assets()
+    directory = envtest.find_prebuilt_dir()
     return (
         directory
         if directory or _get_build_dir(KUBERNETES).is_dir()
@@ -177,7 +177,7 @@ def build_all(toolsets: Iterable[Toolset]) -> None:
     if all(get_target_dir(tools).is_dir() for tools in requested):
         return
     with hold_build_lock("the servers"):
-        if KUBERNETES in requested and not get_target_dir().is_dir() and not envtest.find_assets():
+        if KUBERNETES in requested and not get_target_dir().is_dir() and not envtest.find_prebuilt_dir():
             envtest.download(go_install.ensure_go(get_cache_dir()), get_cache_dir(), KUBERNETES_VERSION)
         _build_toolsets(
             {
@@ -188,7 +188,7 @@ def build_all(toolsets: Iterable[Toolset]) -> None:
         )
         prebuilt = _find_prebuilt()
         if KUBERNETES in requested and prebuilt and not get_target_dir().is_dir():
-            envtest.link_programs(
+            envtest.link_prebuilt_and_built_programs(
                 prebuilt, _get_controllers_dir(), CONTROLLERS.programs, get_target_dir(), KUBERNETES_VERSION
             )
 

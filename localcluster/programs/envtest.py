@@ -79,7 +79,7 @@ def _parse_minor_version(version: str) -> str:
     return version.removeprefix("v").rpartition(".")[0]
 
 
-def find_assets() -> Path | None:
+def find_prebuilt_dir() -> Path | None:
     """Return the directory in KUBEBUILDER_ASSETS, or None if the variable is not set.
 
     Raises `LocalClusterError` if the directory lacks a binary.
@@ -112,7 +112,7 @@ def get_link_dir(prebuilt_dir: Path, built_dir: Path, cache_dir: Path) -> Path:
     return cache_dir / f"assets-{digest.hexdigest()[:12]}"
 
 
-def link_programs(
+def link_prebuilt_and_built_programs(
     prebuilt_dir: Path, built_dir: Path, built_names: tuple[str, ...], link_dir: Path, version: str
 ) -> None:
     """Create the directory from `get_link_dir`; print a warning if the prebuilt API server has another version.

@@ -56,13 +56,13 @@ def run_fake_cvo(client: SyncClient) -> None:
     except NotFound:
         cvo.install(FIRST_VERSION)
     for cluster_version in iter_changes(client, CLUSTER_VERSIONS_PATH):
-        if next_version := get_next_state(cluster_version):
+        if next_version := get_next_version_and_state(cluster_version):
             if next_version[1] == "Completed":
                 time.sleep(CONTROL_PLANE_SECONDS)
             cvo.write_status(*next_version)
 
 
-def get_next_state(cluster_version: Object) -> tuple[str, str] | None:
+def get_next_version_and_state(cluster_version: Object) -> tuple[str, str] | None:
     """Return the version and the state to write next to a ClusterVersion's history, or None if it is up to date.
 
     For a newly desired version, the state is first Partial, then Completed.
@@ -100,15 +100,15 @@ def run_fake_mco(client: SyncClient) -> None:
 
 def run_fake_virt(client: SyncClient) -> None:
     """Simulate KubeVirt's control plane and nodes."""
-    run_fake(FakeVirt(client, MIN_INTERVAL_SECONDS))
+    run_fake_controller(FakeVirt(client, MIN_INTERVAL_SECONDS))
 
 
 def run_fake_virt_handler(client: SyncClient) -> None:
     """Simulate KubeVirt's virt-handlers."""
-    run_fake(FakeVirtHandler(client, MIN_INTERVAL_SECONDS))
+    run_fake_controller(FakeVirtHandler(client, MIN_INTERVAL_SECONDS))
 
 
-def run_fake(fake: FakeKubeVirtController) -> None:
+def run_fake_controller(fake: FakeKubeVirtController) -> None:
     """Run a simulated controller and print its errors."""
     with fake as controller:
         while True:

@@ -56,14 +56,14 @@ class FakeCvo:
         self._admin.create(CLUSTER_VERSIONS_PATH, body)
         self.write_status(version, "Completed")
 
-    def set_desired_version(self, version: str, state: str = "Completed", reached_version: str = "") -> None:
+    def set_desired_version(self, version: str, state: str = "Completed", completed_version: str = "") -> None:
         """Set the desired version, and report that the upgrade to it is completed, or in progress for state Partial.
 
-        If `reached_version` is given, the status reports this version instead of the desired one.
+        If `completed_version` is given, the status reports this version instead of the desired one.
         """
         spec = {"desiredUpdate": {"version": version} if version else None}
         self._admin.patch(f"{CLUSTER_VERSIONS_PATH}/version", {"spec": spec})
-        self.write_status(reached_version or version, state)
+        self.write_status(completed_version or version, state)
 
     def write_status(self, version: str, state: str) -> None:
         """Write the control plane's version, and the state of its upgrade, to the ClusterVersion's status."""
@@ -99,7 +99,7 @@ class FakeMco(FakeController):
 
     def reconcile(self) -> None:
         """Upgrade the nodes whose pools are not paused, as the machine-config-daemons would."""
-        desired_version = get_reached_version(self._admin.get(f"{CLUSTER_VERSIONS_PATH}/version"))
+        desired_version = get_completed_version(self._admin.get(f"{CLUSTER_VERSIONS_PATH}/version"))
         if not desired_version:
             return
         rendered_at = self._rendered_at.setdefault(desired_version, time.monotonic() + RENDER_SECONDS)
@@ -112,12 +112,12 @@ class FakeMco(FakeController):
             if labels.get(VERSION_LABEL) == desired_version or name in self._skipped_nodes:
                 continue
             current_labels = self._admin.get(build_node_path(name))["metadata"]["labels"]
-            if may_upgrade(current_labels, pools):
+            if is_upgrade_allowed(current_labels, pools):
                 self._admin.patch(build_node_path(name), {"metadata": {"labels": {VERSION_LABEL: desired_version}}})
                 self.upgraded.append(name)
 
 
-def get_reached_version(cluster_version: Object) -> str:
+def get_completed_version(cluster_version: Object) -> str:
     """Return the desired version if the control plane's upgrade to it is completed, otherwise ""."""
     desired_version = str(cluster_version["spec"].get("desiredUpdate", {}).get("version", ""))
     latest_update = (cluster_version.get("status", {}).get("history") or [{}])[0]
@@ -128,7 +128,7 @@ def get_reached_version(cluster_version: Object) -> str:
     )
 
 
-def may_upgrade(labels: Mapping[str, str], pools: list[Mapping[str, Any]]) -> bool:
+def is_upgrade_allowed(labels: Mapping[str, str], pools: list[Mapping[str, Any]]) -> bool:
     """Return whether no pool of the node is paused; the pool `worker` counts only without a custom pool."""
     selecting_pools = [pool for pool in pools if matches(pool["spec"].get("nodeSelector"), labels)]
     effective_pools = [pool for pool in selecting_pools if pool["metadata"]["name"] != "worker"] or selecting_pools

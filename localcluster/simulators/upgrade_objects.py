@@ -90,7 +90,7 @@ class UpgradeObjects:
         """Wait until `predicate` is true for the object at `path`, or for None if none exists; return the object."""
         return wait_for_object(self.client, path, predicate, timeout)
 
-    def get_selectors_by_pool(self) -> dict[str, Object]:
+    def get_pool_selectors(self) -> dict[str, Object]:
         """Return each MachineConfigPool's node selector by the pool's name, with the pool's `paused` as a field."""
         pool_objects = self.client.list(pools.POOLS_PATH)["items"]
         return {pool["metadata"]["name"]: {**pool["spec"]["nodeSelector"], "paused": pool["spec"].get("paused")}

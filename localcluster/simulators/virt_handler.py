@@ -123,7 +123,8 @@ class FakeVirtHandler(FakeKubeVirtController):
         state = instance["status"].get("migrationState") or {}
         if state.get("abortRequested") and "endTimestamp" not in state:
             self._patch_vmi(
-                instance, {"migrationState": {**build_end_state(), "failed": True, "abortStatus": "Succeeded"}}
+                instance,
+                {"migrationState": {**build_migration_end_fields(), "failed": True, "abortStatus": "Succeeded"}},
             )
         if migration is None or state.get("migrationUid") != migration["metadata"]["uid"] or "endTimestamp" in state:
             return
@@ -141,14 +142,14 @@ class FakeVirtHandler(FakeKubeVirtController):
             return
         if self._has_annotation(node, FAILING_ANNOTATION):
             failed_state = {
-                **build_end_state(),
+                **build_migration_end_fields(),
                 "failed": True,
                 "failureReason": "the target node is marked as failing",
             }
             self._patch_vmi(instance, {"migrationState": failed_state})
             return
         target_state = {"targetNodeDomainDetected": True, "targetNodeDomainReadyTimestamp": format_now()}
-        state = {**target_state, **build_end_state()}
+        state = {**target_state, **build_migration_end_fields()}
         location = {
             "nodeName": node,
             "evacuationNodeName": None,
@@ -174,7 +175,7 @@ class FakeVirtHandler(FakeKubeVirtController):
         self.completed_at.append(time.monotonic())
 
 
-def build_end_state() -> Object:
+def build_migration_end_fields() -> Object:
     """Build the fields of a VMI's `migrationState` that mark a migration as ended."""
     return {"endTimestamp": format_now(), "completed": True}
 

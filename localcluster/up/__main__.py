@@ -17,7 +17,7 @@ from localcluster.up.status import print_status
 
 def print_env(directory: Path) -> None:
     """Print the running cluster's `export` lines, for the shell's `eval`."""
-    print(state_directory.read_exports(directory), end="")
+    print(state_directory.read_export_lines(directory), end="")
 
 
 COMMANDS = {"env": print_env, "down": stop_cluster, "status": print_status}

@@ -33,7 +33,7 @@ def stop_cluster(directory: Path) -> None:
 
 
 def _stop_processes(directory: Path) -> None:
-    pids = {*state_directory.find_supervisors(directory), state_directory.read_supervisor_pid(directory)} - {0}
+    pids = {*state_directory.find_supervisor_pids(directory), state_directory.read_supervisor_pid(directory)} - {0}
     terminated = [pid for pid in pids if _send_sigterm(pid)]
     if not state_directory.wait_for_exit(
         directory, STOP_TIMEOUT_SECONDS if terminated else state_directory.ORPHAN_TIMEOUT_SECONDS

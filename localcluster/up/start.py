@@ -50,7 +50,7 @@ def _is_requested_cluster_running(directory: Path, spec: ClusterSpec) -> bool:
     """
     if not state_directory.is_running(directory):
         return False
-    if not state_directory.find_supervisor(directory):
+    if not state_directory.find_supervisor_pid(directory):
         if state_directory.wait_for_exit(directory, state_directory.ORPHAN_TIMEOUT_SECONDS):
             return False
         raise LocalClusterError(state_directory.format_orphaned_error(directory))

@@ -43,15 +43,15 @@ def is_running(directory: Path) -> bool:
     with contextlib.suppress(FileNotFoundError), (directory / PID_FILE).open() as file:
         if not _try_lock(file.fileno(), fcntl.LOCK_SH):
             return True
-    return bool(find_supervisors(directory))
+    return bool(find_supervisor_pids(directory))
 
 
-def read_exports(directory: Path) -> str:
+def read_export_lines(directory: Path) -> str:
     """Return the running cluster's `export` lines. Raises `LocalClusterError` if no cluster is running and ready."""
     text = read_ready_message(directory) if is_running(directory) else ""
     if not text:
         raise LocalClusterError("no cluster is running: start one with `make up`")
-    if not find_supervisor(directory):
+    if not find_supervisor_pid(directory):
         raise LocalClusterError(format_orphaned_error(directory))
     return "".join(line for line in text.splitlines(keepends=True) if line.startswith("export "))
 
@@ -63,10 +63,10 @@ def read_supervisor_pid(directory: Path) -> int:
     return 0
 
 
-def find_supervisor(directory: Path) -> int:
+def find_supervisor_pid(directory: Path) -> int:
     """Return the live supervisor's process id, found by pid file or command line; 0 if no supervisor is alive."""
     recorded_pid = read_supervisor_pid(directory)
-    return recorded_pid if is_alive(recorded_pid) else next(iter(find_supervisors(directory)), 0)
+    return recorded_pid if is_alive(recorded_pid) else next(iter(find_supervisor_pids(directory)), 0)
 
 
 def format_orphaned_error(directory: Path) -> str:
@@ -103,7 +103,7 @@ def _is_zombie(pid: int) -> bool:
     return False
 
 
-def find_supervisors(directory: Path) -> list[int]:
+def find_supervisor_pids(directory: Path) -> list[int]:
     """Return the process ids of the supervisors of this directory, found by their command lines.
 
     This finds even a supervisor that does not hold the lock yet, or whose directory was deleted. On other systems than

@@ -24,7 +24,7 @@ def print_status(directory: Path) -> None:
             )
         print("no cluster is running: start one with `make up`")
         return
-    supervisor, records = state_directory.find_supervisor(directory), state_directory.read_records(directory)
+    supervisor, records = state_directory.find_supervisor_pid(directory), state_directory.read_records(directory)
     if not supervisor:
         _print_table(records, _is_orphaned)
         raise LocalClusterError(state_directory.format_orphaned_error(directory))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.background_writer import CONFIGMAP_COUNT, CONFIGMAPS_PATH, HEARTBEATS, LEASES_PATH, run_writer
+from bench.background_writer import CONFIGMAP_COUNT, CONFIGMAPS_PATH, HEARTBEATS, LEASES_PATH, run_background_writer
 from bench.workload import wait_until
 from kube.nodes import NODES_PATH
 from localcluster.cluster import LocalCluster
@@ -16,7 +16,7 @@ WRITES_PER_SECOND = 20
 @pytest.mark.alone
 def test_writer_writes_configmaps_and_deletes_them_on_exit(idle_cluster: LocalCluster) -> None:
     """Check that the writer writes all ConfigMaps while its `with` block runs, and deletes them when the block ends."""
-    with run_writer(idle_cluster.kubeconfig, WRITES_PER_SECOND):
+    with run_background_writer(idle_cluster.kubeconfig, WRITES_PER_SECOND):
         configmaps = wait_until(
             idle_cluster.get_client(),
             CONFIGMAPS_PATH,
@@ -40,7 +40,7 @@ def list_configmap_names(cluster: LocalCluster) -> list[str]:
 def test_writer_renews_leases_of_all_nodes_and_deletes_them_on_exit(idle_cluster: LocalCluster) -> None:
     """Check that the writer renews the Leases of all nodes, as kubelets do, and deletes them when it stops."""
     nodes = {node["metadata"]["name"] for node in idle_cluster.get_client().list(NODES_PATH)["items"]}
-    with run_writer(idle_cluster.kubeconfig, WRITES_PER_SECOND, HEARTBEATS):
+    with run_background_writer(idle_cluster.kubeconfig, WRITES_PER_SECOND, HEARTBEATS):
         leases = wait_until(idle_cluster.get_client(), LEASES_PATH, lambda objects: nodes <= set(objects), 30)
         first_renew_times = {name: leases[name]["spec"]["renewTime"] for name in nodes}
         wait_until(
@@ -59,7 +59,7 @@ def get_renew_time(objects: dict[str, dict[str, object]], name: str) -> str:
 
 
 def test_writer_with_rate_zero_writes_nothing(idle_cluster: LocalCluster) -> None:
-    with run_writer(idle_cluster.kubeconfig, 0):
+    with run_background_writer(idle_cluster.kubeconfig, 0):
         assert not any(name.startswith("background-") for name in list_configmap_names(idle_cluster))
 
 
@@ -67,7 +67,7 @@ def test_writer_fails_if_it_does_not_reach_its_rate(idle_cluster: LocalCluster) 
     """Check that the writer fails if it does not reach its rate, because the measurement would be wrong."""
     with (
         pytest.raises(RuntimeError, match="instead of 1000000 per second"),
-        run_writer(idle_cluster.kubeconfig, 1_000_000),
+        run_background_writer(idle_cluster.kubeconfig, 1_000_000),
     ):
         wait_until(
             idle_cluster.get_client(),

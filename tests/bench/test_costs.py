@@ -16,9 +16,9 @@ from cloudevents.core.v1.event import CloudEvent
 from bench.costs import (
     group_processes,
     list_process_tree,
+    measure_event_waits,
+    measure_longest_queue_time,
     measure_memory,
-    measure_queueing,
-    measure_waits,
     read_cpu_seconds,
     read_peak_mebibytes,
     read_private_mebibytes,
@@ -106,8 +106,8 @@ def test_event_waits_until_first_attempt_of_each_function(tmp_path: Path) -> Non
     journal.close()
 
     expected = {"median": 0.8, "99 %": 0.85, "longest": 0.85, "longest except evict": 0.75}
-    assert measure_waits(tmp_path / "journal.db", emitted_at) == expected
-    assert measure_waits(tmp_path / "journal.db", emitted_at + 60) == {}
+    assert measure_event_waits(tmp_path / "journal.db", emitted_at) == expected
+    assert measure_event_waits(tmp_path / "journal.db", emitted_at + 60) == {}
 
 
 def test_queueing_time_is_from_post_to_first_attempt(tmp_path: Path) -> None:
@@ -138,9 +138,9 @@ def test_queueing_time_is_from_post_to_first_attempt(tmp_path: Path) -> None:
         )
     )
 
-    assert measure_queueing(journal, log, since) == {"longest in a server queue": 0.25}
-    assert measure_queueing(journal, log, since + 60) == {}
-    assert measure_queueing(journal, tmp_path / "none.log", since) == {}
+    assert measure_longest_queue_time(journal, log, since) == {"longest in a server queue": 0.25}
+    assert measure_longest_queue_time(journal, log, since + 60) == {}
+    assert measure_longest_queue_time(journal, tmp_path / "none.log", since) == {}
 
 
 def test_summary_shows_maximum_and_99th_percentile_of_waiting_times() -> None:

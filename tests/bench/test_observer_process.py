@@ -29,7 +29,7 @@ def test_cordon_and_uncordon_are_observed(idle_cluster: LocalCluster, observer_p
     cordoned_at = observer_process.wait_for_change("node", NODE_NAME, "out")
     client.patch(f"/api/v1/nodes/{NODE_NAME}", {"spec": {"unschedulable": None}})
 
-    assert started < cordoned_at < observer_process.wait_until_in_service([NODE_NAME], cordoned_at)
+    assert started < cordoned_at < observer_process.wait_until_schedulable([NODE_NAME], cordoned_at)
 
 
 def test_deletion_of_last_pod_is_observed(idle_cluster: LocalCluster, observer_process: ObserverProcess) -> None:

@@ -15,9 +15,9 @@ from bench.results import (
     Measurement,
     Results,
     Round,
+    compute_median_cost,
     compute_medians,
     compute_ratio,
-    compute_typical_cost,
     format_range,
     read_results,
     render_table,
@@ -214,6 +214,6 @@ def test_typical_cost_is_median_of_round_totals() -> None:
     ]
     rounds = [Round("local", "10 pods", "ours", 0, 1, 1, 1, {"requests": counts}) for counts in request_counts]
 
-    assert compute_typical_cost(rounds, "requests") == 6.0
-    assert compute_typical_cost(rounds, "requests", ("list", "patch")) == 1.0
+    assert compute_median_cost(rounds, "requests") == 6.0
+    assert compute_median_cost(rounds, "requests", ("list", "patch")) == 1.0
     assert sum(compute_medians(rounds, "requests").values()) == 4.0

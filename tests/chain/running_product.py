@@ -22,7 +22,9 @@ def run_product(directory: Path, *components: str, node_count: int = 1) -> Itera
         crds.install_crds(cluster, components)
         localproduct.install_manifests(cluster, with_v1alpha1=True, components=components)
         with Product(
-            cluster, directory / "product", flow_manifests=localproduct.list_trigger_and_source_manifests(components)
+            cluster,
+            directory / "product",
+            eventing_manifests=localproduct.list_trigger_and_source_manifests(components),
         ) as product:
             yield cluster, product
             product.kill()

@@ -12,7 +12,7 @@ from localcluster import access
 from localcluster.cluster import LocalCluster
 from localcluster.function_server import FunctionConfig, build_function_server
 from localcluster.processes import reserve_port, wait_until_ready
-from localcluster.product import FLOW_MANIFESTS, Product
+from localcluster.product import EVENTING_MANIFESTS, Product
 from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK
 
@@ -38,11 +38,11 @@ class ProductWithSeparateRecord(Product):
         )
         self.functions.env["RECORD"] = f"{self._record_url}/record"
         manifests = directory / "manifests.yaml"
-        documents = yaml.safe_load_all(cluster.kubectl("kustomize", FLOW_MANIFESTS[0]).stdout)
+        documents = yaml.safe_load_all(cluster.kubectl("kustomize", EVENTING_MANIFESTS[0]).stdout)
         manifests.write_text(yaml.safe_dump_all(self._replace_record_address(document) for document in documents))
         command = self.delivery.command
         self.delivery.command = [
-            str(manifests) if argument == str(FLOW_MANIFESTS[0]) else argument for argument in command
+            str(manifests) if argument == str(EVENTING_MANIFESTS[0]) else argument for argument in command
         ]
 
     def _start_and_wait(self) -> None:

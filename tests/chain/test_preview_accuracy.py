@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from console.operations.maintenance_preview import MaintenancePreview, preview_maintenance
-from kube.budgets import build_budgets_path
+from kube.budgets import build_namespace_budgets_path
 from kube.evictions.forecast import BLOCKING_EFFECTS
 from kube.maintenance.drain_flags import parse_drain_options
 from kube.maintenance.groups import MEDIK8S
@@ -131,7 +131,7 @@ def create_group(environment: ChainEnvironment, node: GeneratedNode, group: PodG
     for number, rule in enumerate(group.budgets):
         spec = {"selector": {"matchLabels": {"app": group.app}}, **rule}
         body = {"metadata": {"name": f"{group.app}-{number}"}, "spec": spec}
-        client.create(build_budgets_path(node.namespace), body)
+        client.create(build_namespace_budgets_path(node.namespace), body)
 
 
 def create_controller(
@@ -202,7 +202,9 @@ def wait_until_budgets_are_current(environment: ChainEnvironment, node: Generate
     def are_pods_counted(budgets: Mapping[str, Object]) -> bool:
         return groups.keys() == budgets.keys() and all(is_counted(budgets[name], groups[name]) for name in groups)
 
-    environment.workload.wait_for_collection(build_budgets_path(node.namespace), are_pods_counted, TIMEOUT_SECONDS)
+    environment.workload.wait_for_collection(
+        build_namespace_budgets_path(node.namespace), are_pods_counted, TIMEOUT_SECONDS
+    )
 
 
 def is_counted(budget: Object, group: PodGroup) -> bool:

@@ -13,7 +13,7 @@ import pytest
 
 from eventing.journal.entries import Query
 from eventing.journal.store import Journal
-from eventing.journal.tree import RECORDING_GRACE_PERIOD, find_missing_functions
+from eventing.journal.tree import RECORDING_GRACE_PERIOD, find_functions_without_attempt
 from localcluster.processes import wait_until_ready
 from tests.chain.environment import ChainEnvironment
 from tests.chain.separate_record import ProductWithSeparateRecord
@@ -109,7 +109,7 @@ def _list_events_without_attempt(journal: Journal, uid: str) -> list[str]:
     return [
         entry.event.get_type()
         for entry in entries
-        if find_missing_functions(entry, entry.arrived + RECORDING_GRACE_PERIOD)
+        if find_functions_without_attempt(entry, entry.arrived + RECORDING_GRACE_PERIOD)
     ]
 
 

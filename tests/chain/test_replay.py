@@ -18,7 +18,7 @@ from eventing import events
 from eventing.journal.entries import Entry
 from eventing.journal.store import Journal
 from eventing.replay.function_client import post_event
-from eventing.replay.object_changes import POD_KIND, find_objects
+from eventing.replay.object_changes import POD_KIND, find_recorded_objects
 from functions.app import FUNCTIONS
 from kube.install_lease import LEASE_NAME
 from localcluster import product as localproduct
@@ -231,7 +231,7 @@ def test_replay_of_finished_maintenance_writes_nothing(environment: ChainEnviron
 SOURCE_EDITS = {
     "cordon adds data": (
         "functions/maintenance/cordon.py",
-        "data=copy_repair_flag(event)",
+        "data=copy_again_flag(event)",
         'data={"test": "forced"}',
         events.MAINTENANCE_BEGUN,
         ["data.test", "- nothing", "+ forced"],
@@ -274,7 +274,7 @@ def test_imported_recording_is_replayed_on_other_cluster(
     replay_result = replay_maintenance(second_environment, uid_of_drained_maintenance, DRY_RUN_OPTION, *journal)
 
     name, node = entries[0].event.get_extension("name"), entries[0].node
-    pods = {str(reference) for reference in find_objects(entries) if reference.kind == POD_KIND}
+    pods = {str(reference) for reference in find_recorded_objects(entries) if reference.kind == POD_KIND}
     assert import_result.exit_code == 0, import_result.output
     assert "node.drained" in tree_result.stdout
     assert replay_result.exit_code == 0, replay_result.output

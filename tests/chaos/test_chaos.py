@@ -18,7 +18,7 @@ def test_faults_violate_no_invariant(tmp_path: Path) -> None:
 
     assert report.has_passed, (report.violations, report.problems, report.exited_servers, report.failures)
     assert report.tally.checked["evictions"]
-    assert sum(report.done_counts.values()) > 10
+    assert sum(report.completed_action_counts.values()) > 10
 
 
 @pytest.mark.e2e
@@ -30,4 +30,4 @@ def test_faults_during_upgrade_violate_no_invariant(tmp_path: Path) -> None:
 
     assert report.has_passed, (output_lines, report.problems, report.exited_servers, report.failures)
     assert report.tally.checked["releases"] == 4
-    assert sum(report.done_counts.values()) > 5
+    assert sum(report.completed_action_counts.values()) > 5

@@ -17,7 +17,7 @@ from localcluster.up.restarter import ProcessRecord
 def build_run(**overrides: Any) -> RunReport:
     checked_counts = Tally(checked=Counter(evictions=3))
     default_fields: dict[str, Any] = {
-        "done_counts": {"start": 2},
+        "completed_action_counts": {"start": 2},
         "failures": {},
         "tally": checked_counts,
         "violations": [],

@@ -7,15 +7,15 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
-from chaos.step_checks import StepDeletion, StepKey, list_unannounced_deletions, parse_journaled_steps
+from chaos.step_checks import EscalationDeletion, EscalationStepKey, list_unannounced_deletions, parse_journaled_steps
 from eventing import events
 from eventing.events import ObjectReference, build_event
 from eventing.journal.entries import Entry
 from kube.maintenance.groups import MEDIK8S
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
-STEP = StepKey("uid-1", "Delete", "1s")
-OTHER_STEP = StepKey("uid-1", "DeleteNow", "2s")
+STEP = EscalationStepKey("uid-1", "Delete", "1s")
+OTHER_STEP = EscalationStepKey("uid-1", "DeleteNow", "2s")
 
 
 def build_overdue(seconds: float, **data: str) -> CloudEvent:
@@ -24,11 +24,11 @@ def build_overdue(seconds: float, **data: str) -> CloudEvent:
     return CloudEvent({**event.get_attributes(), "time": NOW + timedelta(seconds=seconds)}, event.get_data())
 
 
-def build_deletion(seconds: float, *steps: StepKey) -> StepDeletion:
-    return StepDeletion(NOW.timestamp() + seconds, "a/p", steps, was_ready=True, was_terminating=False)
+def build_deletion(seconds: float, *steps: EscalationStepKey) -> EscalationDeletion:
+    return EscalationDeletion(NOW.timestamp() + seconds, "a/p", steps, was_ready=True, was_terminating=False)
 
 
-def parse(*journaled: CloudEvent) -> dict[StepKey, float]:
+def parse(*journaled: CloudEvent) -> dict[EscalationStepKey, float]:
     return parse_journaled_steps(Entry(number, NOW, event, ()) for number, event in enumerate(journaled))
 
 
@@ -51,7 +51,9 @@ def test_first_event_of_each_escalation_step_counts() -> None:
     ],
     ids=["later", "one of two steps", "earlier", "another step"],
 )
-def test_deletion_requires_earlier_event_of_its_escalation_step(deletion: StepDeletion, is_announced: bool) -> None:
+def test_deletion_requires_earlier_event_of_its_escalation_step(
+    deletion: EscalationDeletion, is_announced: bool
+) -> None:
     steps = parse(build_overdue(1, action="Delete", after="1s"))
 
     assert (list_unannounced_deletions([deletion], steps) == []) is is_announced

@@ -11,7 +11,7 @@ from chaos.plan import Rule, Upgrade
 from chaos.upgrade_final_state import (
     JobKey,
     UpgradeSnapshot,
-    identify_job,
+    build_job_key,
     list_expected_jobs,
     list_problems,
     list_violations,
@@ -65,7 +65,7 @@ def test_correct_upgrade_has_no_problems() -> None:
 
 
 def test_job_is_identified_by_node_rule_and_kind() -> None:
-    assert {identify_job(job) for job in build_snapshot().jobs} == list_expected_jobs(UPGRADE, WORKERS)
+    assert {build_job_key(job) for job in build_snapshot().jobs} == list_expected_jobs(UPGRADE, WORKERS)
     assert len(list_expected_jobs(UPGRADE, WORKERS)) == 6
 
 

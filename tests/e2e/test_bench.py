@@ -155,7 +155,7 @@ def test_terminated_bench_stops_cluster() -> None:
         process.communicate(timeout=60)
 
     assert process.returncode == 128 + signal.SIGTERM
-    assert state_directory.find_supervisors(directory) == []
+    assert state_directory.find_supervisor_pids(directory) == []
     assert not directory.parent.exists()
 
 

@@ -193,7 +193,7 @@ def test_duplicated_events_only_delay_drains(environment: E2eEnvironment, fault_
 def test_reordered_events_only_delay_drains(environment: E2eEnvironment, fault_proxy: NetworkFaultProxy) -> None:
     """Check that delaying each event by up to 0.5 s, so that later events overtake it, only delays the drains."""
     drains = environment.prepare_drains("2s", nodes=environment.fault_nodes)
-    fault_proxy.handler = fault_proxy.forward_late
+    fault_proxy.handler = fault_proxy.forward_delayed
     drains.create_maintenances()
     assert_recovery(drains, "random order")
 

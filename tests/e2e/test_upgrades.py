@@ -39,7 +39,7 @@ def upgrade_environment(environment: E2eEnvironment) -> Iterator[runs.MutexEnvir
 def test_run_finishes_despite_crashes(environment: E2eEnvironment, upgrade_environment: runs.MutexEnvironment) -> None:
     """Check that despite killed processes, a run releases one node at a time and creates each Job only once."""
     names, run = upgrade_environment.create_run_with_two_rules(NODE_COUNT)
-    original_selectors = upgrade_environment.get_selectors_by_pool()
+    original_selectors = upgrade_environment.get_pool_selectors()
     with ReleaseWatcher(upgrade_environment.client) as watcher:
         upgrade_environment.cvo.set_desired_version(NEW_VERSION)
         upgrade_environment.wait_for_state(
@@ -54,7 +54,7 @@ def test_run_finishes_despite_crashes(environment: E2eEnvironment, upgrade_envir
         environment.product.start_delivery()
         upgrade_environment.wait_for_step(run, "Finished", TIMEOUT_SECONDS)
 
-    assert (watcher.released, watcher.released_together) == (names, [])
+    assert (watcher.released, watcher.concurrently_released_nodes) == (names, [])
     jobs = [
         (*get_node_and_rule(job), job["metadata"]["name"].startswith("cleanup-"))
         for job in upgrade_environment.list_jobs()
@@ -63,7 +63,7 @@ def test_run_finishes_despite_crashes(environment: E2eEnvironment, upgrade_envir
         (name, *job): 1 for name in names for job in (("first", False), ("second", False), ("first", True))
     }
     assert [get_version(upgrade_environment.get_node(name)) for name in names] == [NEW_VERSION] * NODE_COUNT
-    assert upgrade_environment.get_selectors_by_pool() == original_selectors
+    assert upgrade_environment.get_pool_selectors() == original_selectors
     assert upgrade_environment.list_labelled_nodes() == set()
 
 

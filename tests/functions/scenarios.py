@@ -15,8 +15,8 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from functions.cpu_labels import label_cpu
 from functions.event_recorder import EVENT_RECORDER
-from functions.notifications.notify_owners import OPEN_ANNOUNCEMENTS
-from kube.budgets import build_budgets_path
+from functions.notifications.notify_owners import ANNOUNCED_BLOCKAGES
+from kube.budgets import build_namespace_budgets_path
 from kube.client.sync_client import SyncClient
 from kube.maintenance import objects as m
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S, ApiGroup
@@ -96,10 +96,10 @@ class ScenarioWorkload(Workload):
         """Create a drained node for virtual machines."""
         scenario = VmiScenario(self)
         self._cleanup.callback(scenario.delete_all)
-        self._cleanup.callback(self._delete_collection, build_budgets_path(self.namespace))
+        self._cleanup.callback(self._delete_collection, build_namespace_budgets_path(self.namespace))
         self.add_compared_paths(
             get_migrations_path(self.namespace),
-            build_budgets_path(self.namespace),
+            build_namespace_budgets_path(self.namespace),
             LEASE_PATH,
             build_node_path(scenario.node),
         )
@@ -244,7 +244,7 @@ def prepare_publish_conditions(workload: ScenarioWorkload) -> BaseCloudEvent:
 def prepare_notify_owners(workload: ScenarioWorkload) -> BaseCloudEvent:
     """Create a maintenance, and return a tick, at which a new process reads the earlier announcements."""
     workload.create_maintenance(workload.take_node())
-    OPEN_ANNOUNCEMENTS.clear()
+    ANNOUNCED_BLOCKAGES.clear()
     return build_tick()
 
 

@@ -1,10 +1,10 @@
-"""Tests for `try_each`, which continues after an error, and `raise_first_error`, which raises one of the errors."""
+"""Tests for `apply_to_each`, which continues after an error, and `raise_first_error`, which raises one of the errors."""
 
 from __future__ import annotations
 
 import pytest
 
-from functions.best_effort import raise_first_error, try_each
+from functions.best_effort import apply_to_each, raise_first_error
 from kube.client.api_errors import ApiError, Conflict, Denied, Rejected, Unavailable
 
 
@@ -15,7 +15,7 @@ def test_try_each_continues_after_errors() -> None:
         return name.upper()
 
     errors: list[ApiError] = []
-    assert try_each(uppercase_or_raise, ["one", "refused", "other"], errors) == ["ONE", "OTHER"]
+    assert apply_to_each(uppercase_or_raise, ["one", "refused", "other"], errors) == ["ONE", "OTHER"]
     assert [error.message for error in errors] == ["a webhook"]
 
 

@@ -11,8 +11,8 @@ from kube.budgets import (
     LOOSER_BUDGET_PATTERN,
     BlockedPod,
     build_blocked_by_budget,
-    build_budget_paths,
     covers,
+    list_paths_of_covering_budgets,
     may_evict_as_unready,
     never_allows_disruption,
     split_admitted_pods,
@@ -102,7 +102,7 @@ def test_event_data_omits_unknown_counts_of_pdb() -> None:
 )
 def test_pdb_list_paths_depend_on_number_of_namespaces(namespaces: str, paths: list[str]) -> None:
     """Check that PDBs in up to three namespaces are listed by namespace, and PDBs in more namespaces in one list."""
-    assert build_budget_paths([make_pod(namespace=namespace) for namespace in namespaces]) == paths
+    assert list_paths_of_covering_budgets([make_pod(namespace=namespace) for namespace in namespaces]) == paths
 
 
 BUDGET_WITHOUT_STATUS: Object = {"metadata": {"name": "b", "namespace": "ns"}, "spec": {"selector": {}}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kube.quantities import add_resources, max_resources, parse_quantity, parse_resources
+from kube.quantities import add_resources, compute_max_resources, parse_quantity, parse_resources
 
 
 @pytest.mark.parametrize(
@@ -44,5 +44,5 @@ def test_resource_lists_are_added_and_compared_by_name() -> None:
     first, second = parse_resources({"cpu": "1", "memory": "1k"}), parse_resources({"cpu": "500m", "gpu": 1})
 
     assert add_resources(first, second) == {"cpu": 1_500, "memory": 1_000_000, "gpu": 1_000}
-    assert max_resources(first, second) == {"cpu": 1_000, "memory": 1_000_000, "gpu": 1_000}
+    assert compute_max_resources(first, second) == {"cpu": 1_000, "memory": 1_000_000, "gpu": 1_000}
     assert parse_resources(None) == {}

@@ -12,7 +12,7 @@ from kube.scheduling import (
     AntiAffinityIndex,
     compute_pod_requests,
     find_rejection,
-    list_unmodelled_constraints,
+    list_unchecked_constraints,
     parse_allocatable,
     tolerates_taint,
     trim_node_for_scheduling,
@@ -191,7 +191,7 @@ def test_one_node_affinity_term_must_match_completely(terms: list[Object], expec
     ids=str,
 )
 def test_unsupported_scheduling_constraint_is_named(spec: Object, expected: str) -> None:
-    assert list_unmodelled_constraints(make_pod_with(**spec), EVERY_RESOURCE) == [expected]
+    assert list_unchecked_constraints(make_pod_with(**spec), EVERY_RESOURCE) == [expected]
 
 
 def test_preferences_and_local_volumes_are_not_scheduling_constraints() -> None:
@@ -204,7 +204,7 @@ def test_preferences_and_local_volumes_are_not_scheduling_constraints() -> None:
         schedulerName="default-scheduler",
     )
 
-    assert list_unmodelled_constraints(pod, EVERY_RESOURCE) == []
+    assert list_unchecked_constraints(pod, EVERY_RESOURCE) == []
     assert find_rejection(pod, make_schedulable_node()) == ""
 
 

@@ -16,7 +16,7 @@ from localcluster.components import overlay, selection
 from localcluster.components.fakes import FAKE_NAMES
 from localcluster.functions import DEFAULT_FUNCTIONS, list_functions
 from localcluster.programs import build
-from localcluster.simulators.__main__ import get_next_state
+from localcluster.simulators.__main__ import get_next_version_and_state
 from localcluster.simulators.kubevirt import BOOT_ANNOTATION, get_phase
 from localcluster.up import state_directory
 from localcluster.up.state_directory import ClusterSpec, parse_spec
@@ -246,7 +246,7 @@ def test_next_state_of_fake_cvo_follows_desired_version(
     spec = {"desiredUpdate": {"version": desired_version}} if desired_version else {}
     history_entries = [{"version": version, "state": state} for version, state in history or []]
 
-    assert get_next_state({"spec": spec, "status": {"history": history_entries}}) == expected
+    assert get_next_version_and_state({"spec": spec, "status": {"history": history_entries}}) == expected
 
 
 def test_upgrade_run_with_simulators_upgrades_every_worker(state_dir: Path) -> None:

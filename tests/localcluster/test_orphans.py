@@ -69,7 +69,7 @@ def test_up_and_env_reject_orphaned_cluster(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(LocalClusterError, match=r"`make down`, then `make up`$"):
         start.start_cluster(tmp_path, ClusterSpec())
     with pytest.raises(LocalClusterError, match=r"`make down`, then `make up`$"):
-        state_directory.read_exports(tmp_path)
+        state_directory.read_export_lines(tmp_path)
 
 
 def test_status_fails_if_all_processes_of_cluster_have_exited(

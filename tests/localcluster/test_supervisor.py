@@ -215,7 +215,7 @@ def test_down_stops_starting_cluster(state_dir: Path) -> None:
     with subprocess.Popen(build_command(state_dir, "up"), cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "starting a cluster: NODES=3 DELIVERY=local\n"
-        wait_until_ready("the supervisor", lambda: bool(state_directory.find_supervisors(state_dir)), [])
+        wait_until_ready("the supervisor", lambda: bool(state_directory.find_supervisor_pids(state_dir)), [])
         down_result = run_command(state_dir, "down")
         process.stdout.read()
 
@@ -361,4 +361,4 @@ def test_up_uses_cluster_that_concurrent_up_has_started(
         start.start_cluster(state_dir, spec)
 
         assert capsys.readouterr().out.startswith("already running, with NODES=3 DELIVERY=local; ")
-        assert state_directory.read_exports(state_dir) == "export KUBECONFIG=there\n"
+        assert state_directory.read_export_lines(state_dir) == "export KUBECONFIG=there\n"

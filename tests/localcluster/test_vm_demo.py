@@ -18,7 +18,7 @@ from localcluster.demo.vm import (
     PREVIEW,
     Uptime,
     check_outcomes,
-    describe_change,
+    describe_uptime_change,
     format_uptimes,
     read_uptime,
 )
@@ -60,7 +60,7 @@ def test_uptime_of_vm_is_counted_from_boot() -> None:
     ],
 )
 def test_change_of_vm_is_described(before: Uptime, after: Uptime, expected: str) -> None:
-    assert describe_change(before, after) == expected
+    assert describe_uptime_change(before, after) == expected
 
 
 @pytest.mark.parametrize(

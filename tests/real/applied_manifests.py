@@ -33,7 +33,7 @@ def assert_second_apply_changes_nothing(
     environment: RealNodesEnvironment, overlay: Path, namespace: str = NAMESPACE
 ) -> None:
     """Apply an overlay again, and assert that no object changes."""
-    kinds = pod_install.list_ready_kinds(environment.cluster)
+    kinds = pod_install.format_kinds_with_ready_condition(environment.cluster)
     generations = ("get", f"deployment,pdb,{kinds}", "-n", namespace, "-o", GENERATIONS_OUTPUT)
     before = environment.cluster.kubectl(*generations).stdout
     output = environment.cluster.kubectl("apply", "-k", overlay).stdout.splitlines()

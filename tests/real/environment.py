@@ -94,7 +94,7 @@ def build_pod_spec(script: str, **fields: Any) -> dict[str, Any]:
     return {"containers": [container], **fields}
 
 
-def are_ready(count: int) -> Callable[[Sequence[dict[str, Any]]], bool]:
+def build_pods_ready_predicate(count: int) -> Callable[[Sequence[dict[str, Any]]], bool]:
     """Return a predicate that is true if there are `count` pods, all of them Ready and none of them terminating."""
     return lambda pods: (
         len(pods) == count and all(is_ready(pod) and "deletionTimestamp" not in pod["metadata"] for pod in pods)

@@ -105,14 +105,14 @@ def assert_drain_within_limits(environment: InstalledEnvironment, result: self_d
     assert len(result.evicted) == len(set(result.evicted)) > 10
     assert is_below_scaled_limit(result.seconds, MAX_DRAIN_SECONDS)
     assert result.max_silent_seconds < MAX_CONSOLE_SILENT_SECONDS
-    delay = measure_recorder_delay(environment, result)
+    delay = measure_record_delay(environment, result)
     if delay < FLUSH_TIMEOUT_SECONDS:
         assert_evictions_recorded(environment, result.evicted)
     else:
         print(f"record was ready only {delay:.0f} s after evict was evicted: evictions may be missing (docs/sizing.md)")
 
 
-def measure_recorder_delay(environment: InstalledEnvironment, result: self_drain.DrainResult) -> float:
+def measure_record_delay(environment: InstalledEnvironment, result: self_drain.DrainResult) -> float:
     """Return the seconds from the last eviction of an `evict` pod until `record` was ready, or 0 if it was ready."""
     pods = environment.client.list(f"/api/v1/namespaces/{NAMESPACE}/pods", label_selector=RECORD_LABEL)["items"]
     ready_times = [

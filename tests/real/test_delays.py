@@ -18,8 +18,8 @@ from tests.real.environment import (
     IGNORE_SIGTERM_SCRIPT,
     PODS_PATH,
     RealNodesEnvironment,
-    are_ready,
     build_pod_spec,
+    build_pods_ready_predicate,
     build_preferred_node_affinity,
     build_workload,
 )
@@ -43,7 +43,9 @@ def test_budget_keeps_minimum_number_of_pods_ready(environment: RealNodesEnviron
     budget = {"minAvailable": min_ready, "selector": {"matchLabels": {"app": "counted"}}}
     environment.client.create(BUDGETS_PATH, {"metadata": {"name": "counted"}, "spec": budget})
     environment.client.create(f"{APPS_PATH}/deployments", build_workload("counted", {"replicas": replicas}, pods))
-    old_names = {pod["metadata"]["name"] for pod in environment.wait_for_pods("counted", are_ready(replicas))}
+    old_names = {
+        pod["metadata"]["name"] for pod in environment.wait_for_pods("counted", build_pods_ready_predicate(replicas))
+    }
     ready_counts: list[int] = []
 
     def are_all_pods_replaced(pods: Mapping[str, Object]) -> bool:
@@ -68,7 +70,7 @@ def test_crashed_kubelet_delays_drain(environment: RealNodesEnvironment) -> None
         IGNORE_SIGTERM_SCRIPT, terminationGracePeriodSeconds=GRACE_SECONDS, **build_preferred_node_affinity(NODE_NAME)
     )
     environment.client.create(f"{APPS_PATH}/deployments", build_workload("lost", {"replicas": 1}, pod_spec))
-    (pod,) = environment.wait_for_pods("lost", are_ready(1))
+    (pod,) = environment.wait_for_pods("lost", build_pods_ready_predicate(1))
     name = pod["metadata"]["name"]
     environment.get_node(NODE_NAME).kubelet.kill()
 

@@ -22,8 +22,8 @@ from tests.real.environment import (
     IGNORE_SIGTERM_SCRIPT,
     PODS_PATH,
     RealNodesEnvironment,
-    are_ready,
     build_pod_spec,
+    build_pods_ready_predicate,
     build_workload,
 )
 
@@ -91,7 +91,7 @@ def _create_evictable_workloads(environment: RealNodesEnvironment, records_dir: 
     environment.client.create("/apis/batch/v1/namespaces/default/jobs", job)
     _create_statefulset_with_volume(environment, records_dir)
     names = ("polite", "hooked", "deaf", "scratch", "work", "kept-data")
-    return {name: environment.wait_for_pods(name, are_ready(1))[0] for name in names}
+    return {name: environment.wait_for_pods(name, build_pods_ready_predicate(1))[0] for name in names}
 
 
 def _create_statefulset_with_volume(environment: RealNodesEnvironment, records_dir: Path) -> None:
@@ -115,7 +115,7 @@ def _create_remaining_pods(environment: RealNodesEnvironment) -> dict[str, Objec
     static = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "static", "labels": {"app": "static"}}}
     file = environment.get_node(SOURCE_NODE).directory / "static" / "static.yaml"
     file.write_text(yaml.safe_dump({**static, "spec": build_pod_spec("sleep 1000")}))
-    mirrored = environment.wait_for_pods("static", are_ready(1))[0]
+    mirrored = environment.wait_for_pods("static", build_pods_ready_predicate(1))[0]
     daemons = wait_for_collection(
         environment.client,
         PODS_PATH,
@@ -155,7 +155,7 @@ def test_drain_waits_for_grace_period(observation: DrainObservation) -> None:
 def test_evicted_workloads_run_on_second_node(environment: RealNodesEnvironment, observation: DrainObservation) -> None:
     """Check that the workloads run on the other node, with new pods and with the data on their volume."""
     for name in ("polite", "hooked", "deaf", "scratch", "kept-data"):
-        (pod,) = environment.wait_for_pods(name, are_ready(1))
+        (pod,) = environment.wait_for_pods(name, build_pods_ready_predicate(1))
         assert pod["spec"]["nodeName"] == TARGET_NODE
         assert pod["metadata"]["uid"] != observation.evicted_pods[name]["metadata"]["uid"]
     assert (

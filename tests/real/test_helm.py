@@ -18,7 +18,13 @@ from tests.machine_speed import measure_slowdown
 from tests.manifests.helm import run_helm
 from tests.proofs import proves
 from tests.real import applied_manifests, maintenances
-from tests.real.environment import APPS_PATH, RealNodesEnvironment, are_ready, build_pod_spec, build_workload
+from tests.real.environment import (
+    APPS_PATH,
+    RealNodesEnvironment,
+    build_pod_spec,
+    build_pods_ready_predicate,
+    build_workload,
+)
 from tests.real.installed_environment import BUDGET_PATCH, MAX_DRAIN_SECONDS
 from tests.real.self_drain import find_node_with_most_pods, is_in_progress
 
@@ -77,7 +83,7 @@ def test_documented_commands_install_drain_upgrade_and_uninstall(bare_environmen
     cluster = bare_environment.cluster
     web = build_pod_spec("exec sleep 1000", terminationGracePeriodSeconds=1)
     bare_environment.client.create(f"{APPS_PATH}/deployments", build_workload("web", {"replicas": 6}, web))
-    bare_environment.wait_for_pods("web", are_ready(6))
+    bare_environment.wait_for_pods("web", build_pods_ready_predicate(6))
 
     run_documented_command(bare_environment, "Install", "install", *DEPLOYMENTS_OPTIONS)
     pod_install.wait_until_ready(cluster)
@@ -94,7 +100,7 @@ def test_documented_commands_install_drain_upgrade_and_uninstall(bare_environmen
     maintenances.end_maintenance(bare_environment, "upgraded", node)
     pod_install.wait_until_ready(cluster)
     assert wait_until(lambda: list_tags(bare_environment) == {UPGRADED_TAG})
-    bare_environment.wait_for_pods("web", are_ready(6))
+    bare_environment.wait_for_pods("web", build_pods_ready_predicate(6))
 
     run_documented_command(bare_environment, "Uninstall", "uninstall", "--wait")
     kinds = "crd,clusterrole,clusterrolebinding,validatingwebhookconfiguration,priorityclass,namespace"

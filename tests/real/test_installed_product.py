@@ -20,7 +20,7 @@ from tests.localcluster.commands import wait_until
 from tests.machine_speed import measure_slowdown
 from tests.proofs import proves
 from tests.real import applied_manifests, maintenances, self_drain
-from tests.real.environment import APPS_PATH, are_ready, build_pod_spec, build_workload
+from tests.real.environment import APPS_PATH, build_pod_spec, build_pods_ready_predicate, build_workload
 from tests.real.installed_environment import (
     BUDGET_PATCH,
     MAX_DRAIN_SECONDS,
@@ -75,7 +75,7 @@ def test_demo_drains_and_restores_node(
     installed_environment: InstalledEnvironment, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Check that `make demo-real` prints the drained and restored node, and the product's evicted pods."""
-    demo.show_drain(installed_environment.cluster, installed_environment.nodes)
+    demo.drain_product_node(installed_environment.cluster, installed_environment.nodes)
 
     output = capsys.readouterr().out
     assert re.search(r"^demo +real-1 +Succeeded +Drained +100 +0 ", output, re.MULTILINE)
@@ -119,7 +119,7 @@ def test_drain_succeeds_if_image_is_upgraded_during_drain(installed_environment:
     """
     web = build_pod_spec("exec sleep 1000", terminationGracePeriodSeconds=1)
     installed_environment.client.create(f"{APPS_PATH}/deployments", build_workload("web", {"replicas": 6}, web))
-    installed_environment.wait_for_pods("web", are_ready(6))
+    installed_environment.wait_for_pods("web", build_pods_ready_predicate(6))
     for node in installed_environment.nodes.nodes:
         node.tag_image(product_image.IMAGE, UPGRADED_IMAGE)
 
@@ -134,7 +134,7 @@ def test_drain_succeeds_if_image_is_upgraded_during_drain(installed_environment:
     pod_install.wait_until_ready(installed_environment.cluster)
 
     assert_drain_within_limits(installed_environment, result)
-    installed_environment.wait_for_pods("web", are_ready(6))
+    installed_environment.wait_for_pods("web", build_pods_ready_predicate(6))
     assert wait_until(lambda: list_product_images(installed_environment) == {UPGRADED_IMAGE})
 
 

@@ -14,8 +14,8 @@ from tests.real.environment import (
     WEB_SERVER_PROBE,
     WEB_SERVER_SCRIPT,
     RealNodesEnvironment,
-    are_ready,
     build_pod_spec,
+    build_pods_ready_predicate,
 )
 
 pytestmark = pytest.mark.real
@@ -94,7 +94,7 @@ def test_pods_without_toleration_run_on_real_nodes(environment: RealNodesEnviron
     body = {"metadata": {"name": "ordinary"}, "spec": spec}
     path = "/apis/apps/v1/namespaces/default/deployments"
     environment.client.create(path, body)
-    running_pods = environment.wait_for_pods("ordinary", are_ready(6))
+    running_pods = environment.wait_for_pods("ordinary", build_pods_ready_predicate(6))
 
     assert {pod["spec"]["nodeName"] for pod in running_pods} == {"real-1", "real-2"}
     assert environment.client.get("/api/v1/nodes/node-1")["spec"]["taints"] == [FAKE_NODE_TAINT]

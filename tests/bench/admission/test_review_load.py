@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from bench.admission.review_load import ALLOWED, REFUSED, WARNED, Latencies, build_review_request, run_at_rate
+from bench.admission.review_load import ALLOWED, REFUSED, WARNED, Latencies, build_review_request, call_at_constant_rate
 from kube.admission.reviews import parse_review
 from kube.paths import Object
 
@@ -30,7 +30,7 @@ def test_slow_response_does_not_delay_other_requests() -> None:
             await asyncio.sleep(0)
         return {"allowed": number != 1, "warnings": ["w"] if number == 2 else []}
 
-    latencies = asyncio.run(run_at_rate(send_review, 1000, 5))
+    latencies = asyncio.run(call_at_constant_rate(send_review, 1000, 5))
 
     assert requested == [0, 1, 2, 3, 4]
     assert (len(latencies.milliseconds), latencies.refused, latencies.warned) == (5, 1, 1)

@@ -28,7 +28,7 @@ def test_run_finishes_despite_crashes(environment: MutexEnvironment, fake_mco: F
     `make chaos COMPONENT=mutex` runs the same scenario with twenty nodes and a configurable number of kills.
     """
     names, run = environment.create_run_with_two_rules(NODE_COUNT)
-    before = environment.get_selectors_by_pool()
+    before = environment.get_pool_selectors()
     finished = threading.Event()
     with ReleaseWatcher(environment.client) as watcher, ThreadPoolExecutor(1) as thread:
         environment.cvo.set_desired_version(NEW_VERSION)
@@ -39,14 +39,14 @@ def test_run_finishes_despite_crashes(environment: MutexEnvironment, fake_mco: F
             finished.set()
 
     assert killer.result() == MAX_KILLS
-    assert watcher.released_together == []
+    assert watcher.concurrently_released_nodes == []
     assert sorted(watcher.released) == sorted(names)
     jobs = [
         (*get_node_and_rule(job), job["metadata"]["name"].startswith("cleanup-")) for job in environment.list_jobs()
     ]
     assert set(Counter(jobs).values()) == {1}
     assert len(jobs) == NODE_COUNT * 3
-    assert environment.get_selectors_by_pool() == before
+    assert environment.get_pool_selectors() == before
     assert environment.list_labelled_nodes() == set()
 
 

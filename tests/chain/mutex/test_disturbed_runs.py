@@ -62,12 +62,12 @@ def advance_run_to(environment: MutexEnvironment, run: str, step: str, names: li
 def test_deleting_run_restores_selectors_pauses_and_labels(environment: MutexEnvironment, state: str) -> None:
     """Check that deleting a run restores selectors, pauses and labels, and that only released nodes were upgraded."""
     run, names = create_waiting_run(environment, count=1 if state == "Finished" else 2)
-    original_selectors = environment.get_selectors_by_pool()
+    original_selectors = environment.get_pool_selectors()
     advance_run_to(environment, run, state, names)
     environment.request_deletion(run)
     environment.wait_for_state(run, lambda run_config: run_config is None)
 
-    assert environment.get_selectors_by_pool() == original_selectors
+    assert environment.get_pool_selectors() == original_selectors
     assert environment.list_labelled_nodes() == set()
     assert get_version(environment.get_node(names[-1])) == (NEW_VERSION if state == "Finished" else OLD_VERSION)
     assert [claim for claim in environment.list_claim_uids() if claim] == []
@@ -99,13 +99,13 @@ def test_deleting_run_restores_selectors_then_labels_then_pauses(environment: Mu
 def test_canary_pool_is_edited_again_after_manifest_is_reapplied(environment: MutexEnvironment) -> None:
     """Check that a run changes the canary pool again after a user has reapplied the pool's manifest."""
     run, names = create_waiting_run(environment)
-    original_selectors = environment.get_selectors_by_pool()["canary"]
+    original_selectors = environment.get_pool_selectors()["canary"]
     advance_run_to(environment, run, "RunningJobs", names)
-    edited_selector = environment.get_selectors_by_pool()["canary"]
+    edited_selector = environment.get_pool_selectors()["canary"]
     selector = {name: value for name, value in original_selectors.items() if name != "paused"}
     environment.replace_pool_fields("canary", {"nodeSelector": selector})
     environment.wait_for_state(environment.build_pool_path("canary"), lambda pool: "DoesNotExist" in str(pool["spec"]))
-    assert environment.get_selectors_by_pool()["canary"] == edited_selector
+    assert environment.get_pool_selectors()["canary"] == edited_selector
 
 
 @proves("MUT-43", "X-3")
@@ -213,7 +213,7 @@ def test_run_waits_for_currently_desired_version(environment: MutexEnvironment) 
     """
     run, names = create_waiting_run(environment)
     advance_run_to(environment, run, "UpgradingNode", names)
-    environment.cvo.set_desired_version("", reached_version=NEW_VERSION)
+    environment.cvo.set_desired_version("", completed_version=NEW_VERSION)
     environment.send_tick()
     environment.set_node_version(names[0], NEW_VERSION)
     environment.wait_for_state(
@@ -248,7 +248,7 @@ def test_deleted_rule_halts_run_until_recreated(environment: MutexEnvironment) -
 def test_run_with_deleted_pool_halts_and_can_be_deleted(environment: MutexEnvironment) -> None:
     """Check that deleting a MachineConfigPool invalidates its target and halts the run, which can still be deleted."""
     run, names = create_waiting_run(environment)
-    canary = environment.get_selectors_by_pool()["canary"]
+    canary = environment.get_pool_selectors()["canary"]
     advance_run_to(environment, run, "RunningJobs", names)
     environment.request_deletion(environment.build_pool_path("blue"))
     environment.send_tick()
@@ -260,6 +260,6 @@ def test_run_with_deleted_pool_halts_and_can_be_deleted(environment: MutexEnviro
         build_path(RUN_KIND, DEFAULT_NAMESPACE, "example"), lambda run_config: run_config is None
     )
     assert environment.list_labelled_nodes() == set()
-    assert environment.get_selectors_by_pool() == {"canary": canary}
+    assert environment.get_pool_selectors() == {"canary": canary}
     assert environment.list_claim_uids() == [""]
     assert {get_version(environment.get_node(name)) for name in names} == {OLD_VERSION}

@@ -66,7 +66,7 @@ def test_run_upgrades_two_pools_with_two_rules(environment: MutexEnvironment, fa
     environment.create_rule("second")
     run = environment.create_run("example", ["second", DOTTED_RULE_NAME], ["both"])
     environment.wait_for_step(run, "Waiting")
-    original_selectors, audit = environment.get_selectors_by_pool(), environment.start_audit()
+    original_selectors, audit = environment.get_pool_selectors(), environment.start_audit()
     with ReleaseWatcher(environment.client) as watcher:
         environment.cvo.set_desired_version(NEW_VERSION)
         for name in ("blue", "green"):
@@ -75,10 +75,10 @@ def test_run_upgrades_two_pools_with_two_rules(environment: MutexEnvironment, fa
         run_config = environment.wait_for_step(run, "Finished")
 
     assert run_config["status"]["record"]["order"] == names
-    assert (watcher.released, watcher.released_together) == (names, [])
+    assert (watcher.released, watcher.concurrently_released_nodes) == (names, [])
     assert fake_mco.upgraded == names[:2]
     assert [get_version(environment.get_node(name)) for name in names] == [NEW_VERSION] * 4
-    assert environment.get_selectors_by_pool() == original_selectors
+    assert environment.get_pool_selectors() == original_selectors
     assert environment.list_labelled_nodes() == set()
     order = WriteOrder(audit)
     steps = [
@@ -133,7 +133,7 @@ def test_previously_paused_pool_is_reported_and_unpaused_at_end(
     environment.create_rule("only")
     run = environment.create_run("example", ["only"], ["both"])
     environment.wait_for_step(run, "Waiting")
-    original_selectors, audit = environment.get_selectors_by_pool(), environment.start_audit()
+    original_selectors, audit = environment.get_pool_selectors(), environment.start_audit()
     environment.cvo.set_desired_version(NEW_VERSION)
 
     run_config = environment.wait_for_step(run, "Finished")
@@ -150,7 +150,7 @@ def test_previously_paused_pool_is_reported_and_unpaused_at_end(
     assert paused_values[0] == ("green", True)
     assert sorted(paused_values[1:]) == [("blue", False), ("green", False)]
     assert original_selectors["blue"]["paused"] is True
-    assert environment.get_selectors_by_pool() == original_selectors | {
+    assert environment.get_pool_selectors() == original_selectors | {
         "blue": {**original_selectors["blue"], "paused": False}
     }
     assert fake_mco.upgraded == names
@@ -210,7 +210,7 @@ def create_run_that_pauses_early(environment: MutexEnvironment) -> tuple[list[st
     run = environment.create_run("example", ["only"], ["all"])
     environment.client.patch(run, {"spec": {"pauseEarly": True}})
     environment.wait_for_step(run, "Waiting")
-    original_selectors = environment.get_selectors_by_pool()
+    original_selectors = environment.get_pool_selectors()
     environment.cvo.set_desired_version(NEW_VERSION, "Partial")
     environment.wait_for_step(run, "LabellingNodes")
     return names, run, original_selectors
@@ -230,7 +230,7 @@ def test_run_with_early_pause_waits_for_control_plane(environment: MutexEnvironm
     environment.wait_for_step(run, "Finished")
 
     assert fake_mco.upgraded == names
-    assert environment.get_selectors_by_pool() == original_selectors
+    assert environment.get_pool_selectors() == original_selectors
 
 
 @pytest.mark.slow
@@ -246,7 +246,7 @@ def test_deleting_run_of_cancelled_upgrade_restores_pools(environment: MutexEnvi
     environment.request_deletion(run)
     environment.wait_for_state(run, lambda run_config: run_config is None)
 
-    assert environment.get_selectors_by_pool() == original_selectors
+    assert environment.get_pool_selectors() == original_selectors
     assert [claim for claim in environment.list_claim_uids() if claim] == []
 
 
@@ -289,7 +289,7 @@ def test_run_writes_no_pool_or_node_before_control_plane_is_upgraded(
     run = environment.create_run("example", ["only"], ["all"])
     environment.wait_for_step(run, "Waiting")
     audit = environment.start_audit()
-    environment.cvo.set_desired_version(NEW_VERSION, reached_version=OLD_VERSION)
+    environment.cvo.set_desired_version(NEW_VERSION, completed_version=OLD_VERSION)
     environment.wait_for_state(
         run, lambda run_config: OLD_VERSION in get_condition(run_config, "UpgradeReady").get("message", "")
     )
@@ -348,4 +348,4 @@ def test_second_run_with_same_pool_waits_for_first_run(environment: MutexEnviron
             runs[1], lambda run_config: get_condition(run_config, "UpgradeAvailable").get("status") == "False"
         )
     assert "node-upgrade-mutex-operator/one" in get_condition(waiting_run, "TargetPoolsPaused")["message"]
-    assert watcher.released_together == []
+    assert watcher.concurrently_released_nodes == []

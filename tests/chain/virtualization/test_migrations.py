@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 import pytest
 
-from kube.budgets import build_budgets_path
+from kube.budgets import build_namespace_budgets_path
 from kube.client.api_errors import ApiError
 from kube.paths import Object
 from kube.virtualization.virt_launcher_budgets import build_budget_name
@@ -53,7 +53,7 @@ def test_drain_migrates_restarts_or_waits_for_vms(environment: VirtualizationEnv
         blocked_maintenance = environment.wait_for_state(
             path,
             lambda maintenance: (
-                has_pending_count(maintenance, 2) and do_all_messages_contain(maintenance, UNMIGRATABLE_REASON)
+                has_pending_count(maintenance, 2) and do_all_blocked_messages_contain(maintenance, UNMIGRATABLE_REASON)
             ),
         )
         assert {reason for reason, _ in get_blocking_details_by_pod(blocked_maintenance).values()} == {"NotMigratable"}
@@ -97,7 +97,7 @@ def has_pending_count(maintenance: object, count: int) -> bool:
     return len(status.get("pendingPods") or []) == count
 
 
-def do_all_messages_contain(maintenance: dict[str, object], text: str) -> bool:
+def do_all_blocked_messages_contain(maintenance: dict[str, object], text: str) -> bool:
     """Return whether pods are blocked, and the message about each of them contains `text`."""
     blocked = get_blocking_details_by_pod(maintenance)
     return bool(blocked) and all(text in message for _, message in blocked.values())
@@ -110,7 +110,9 @@ def test_migration_starts_soon_after_vmi_becomes_migratable(environment: Virtual
     name = environment.create_vm("late", node, unmigratable_reason=UNMIGRATABLE_REASON)
     environment.wait_until_running(name)
     path = environment.create_maintenance(node)
-    environment.wait_for_state(path, lambda maintenance: do_all_messages_contain(maintenance, UNMIGRATABLE_REASON))
+    environment.wait_for_state(
+        path, lambda maintenance: do_all_blocked_messages_contain(maintenance, UNMIGRATABLE_REASON)
+    )
     with environment.create_watcher() as watcher:
         environment.make_migratable(name)
         started = time.monotonic()
@@ -180,7 +182,7 @@ def test_product_budget_rejects_evictions_until_migration_is_finished(environmen
         migration = environment.wait_for_running_migrations(name)[name]
         environment.wait_for_state(path, lambda maintenance: get_pending_pods(maintenance) == [launcher])
         environment.wait_for_object_state(
-            build_budgets_path(environment.vm_namespace),
+            build_namespace_budgets_path(environment.vm_namespace),
             budget,
             lambda budget: "observedGeneration" in budget.get("status", {}),
         )

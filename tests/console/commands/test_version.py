@@ -6,7 +6,12 @@ import json
 
 import pytest
 
-from console.operations.versions import explain_skew, find_versions, group_by_image, read_client_version
+from console.operations.versions import (
+    explain_version_skew,
+    find_function_versions,
+    group_by_image,
+    read_client_version,
+)
 from kube.paths import Object
 from localcluster.access import NAMESPACE, UNPRIVILEGED
 from localcluster.cluster import LocalCluster
@@ -48,7 +53,7 @@ def test_version_of_image_is_label_or_tag(image: str, labels: dict[str, str], ve
     workload = build_workload("evict", image)
     workload["metadata"]["labels"] |= labels
 
-    assert find_versions([workload, workload]) == versions
+    assert find_function_versions([workload, workload]) == versions
 
 
 @pytest.mark.parametrize(
@@ -62,7 +67,7 @@ def test_version_of_image_is_label_or_tag(image: str, labels: dict[str, str], ve
     ],
 )
 def test_different_minor_version_is_reported(client_version: str, cluster_versions: list[str], shown: str) -> None:
-    warning = explain_skew(client_version, cluster_versions)
+    warning = explain_version_skew(client_version, cluster_versions)
 
     assert bool(warning) is bool(shown)
     assert f"functions have version {shown}:" in warning or not shown

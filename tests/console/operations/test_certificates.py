@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from console.operations.certificates import CertificateState, compute_state, is_authority
+from console.operations.certificates import CertificateState, compute_state, is_ca_certificate
 from kube.certificates.components import COMPONENTS
 from kube.times import format_time
 
@@ -38,5 +38,5 @@ def test_dates_determine_state_of_certificate(entry: dict[str, str], state: Cert
 
 def test_secret_name_identifies_ca() -> None:
     """Check that a certificate counts as the component's CA only if its Secret has the CA's name."""
-    assert is_authority({"component": "cdi", "secret": COMPONENTS["cdi"].ca_secret_name})
-    assert not is_authority({"component": "ours", "secret": COMPONENTS["cdi"].ca_secret_name})
+    assert is_ca_certificate({"component": "cdi", "secret": COMPONENTS["cdi"].ca_secret_name})
+    assert not is_ca_certificate({"component": "ours", "secret": COMPONENTS["cdi"].ca_secret_name})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from console.operations.install_check import InstallReport, read_install
+from console.operations.install_check import InstallReport, check_install
 from localcluster.cluster import LocalCluster
 
 
@@ -10,7 +10,7 @@ def test_missing_api_groups_of_knative_are_not_an_error(installed_cluster: Local
     """Check that a cluster without Knative has no problems; a note names the namespace that has no functions."""
     client = installed_cluster.get_client()
 
-    report = client.run(read_install(client.api, "node-maintenance"))
+    report = client.run(check_install(client.api, "node-maintenance"))
 
     assert report == InstallReport(
         [],

@@ -9,7 +9,7 @@ from console.operations.maintenance_actions import (
     create_maintenance,
     delete_maintenances,
     end_maintenances,
-    preview_creation,
+    preview_maintenance_creation,
 )
 from kube.client.access_reviews import whoami
 from kube.maintenance import objects as m
@@ -45,8 +45,8 @@ def test_deleted_maintenance_names_user_who_stopped_it(served_cluster: LocalClus
     ended = client.get(path)
     client.run(delete_maintenances(client.api, [ended], "somebody-else"))
 
-    assert m.get_ender(ended) == client.run(whoami(client.api))
-    assert m.get_ender(client.get(path)) == m.get_ender(ended)
+    assert m.get_ending_user(ended) == client.run(whoami(client.api))
+    assert m.get_ending_user(client.get(path)) == m.get_ending_user(ended)
     client.patch(path, {"metadata": {"finalizers": None}})
 
 
@@ -60,7 +60,7 @@ def test_failed_stop_leaves_no_user_name(served_cluster: LocalCluster, run_comma
         result = run_command("stop", node_name, user=UNPRIVILEGED)
 
     maintenance = client.get(path)
-    assert (result.exit_code, m.get_ender(maintenance), m.is_deleting(maintenance)) == (1, "", False)
+    assert (result.exit_code, m.get_ending_user(maintenance), m.is_deleting(maintenance)) == (1, "", False)
     assert "cannot delete resource" in result.stderr
     assert maintenance["metadata"]["generation"] == 1
     client.run(end_maintenances(client.api, node_name))
@@ -77,10 +77,10 @@ def test_preview_refuses_name_of_existing_maintenance(served_cluster: LocalClust
     created = client.create(MEDIK8S.path, {**type_fields, "metadata": metadata, "spec": {"nodeName": "elsewhere"}})
 
     with pytest.raises(Refusal, match=f'NodeMaintenance "{node_name}" already exists for node "elsewhere"'):
-        client.run(preview_creation(client.api, MEDIK8S, node_name))
+        client.run(preview_maintenance_creation(client.api, MEDIK8S, node_name))
     client.delete(path, uid=created["metadata"]["uid"])
     message = f"/{node_name} is released, but exists until these finalizers are removed: {finalizer}"
     with pytest.raises(Refusal, match=message):
-        client.run(preview_creation(client.api, MEDIK8S, node_name))
+        client.run(preview_maintenance_creation(client.api, MEDIK8S, node_name))
 
     client.patch(path, {"metadata": {"finalizers": None}})

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Barrier
 
-from console.web.cluster_state import ClusterState, DelayedCall
+from console.web.cluster_state import ClusterState, RateLimitedCall
 
 LONG_SECONDS = 3600.0
 
@@ -18,7 +18,7 @@ def test_requests_within_interval_share_one_call() -> None:
     async def request_calls() -> list[float]:
         loop = asyncio.get_running_loop()
         calls: list[float] = []
-        call = DelayedCall(lambda: calls.append(loop.time()), 0.05)
+        call = RateLimitedCall(lambda: calls.append(loop.time()), 0.05)
         call.request()
         while not calls:
             await asyncio.sleep(0)
@@ -40,7 +40,7 @@ def test_pending_call_is_made_when_watches_end() -> None:
 
     async def close_early() -> int:
         calls: list[str] = []
-        call = DelayedCall(lambda: calls.append("call"), LONG_SECONDS)
+        call = RateLimitedCall(lambda: calls.append("call"), LONG_SECONDS)
         call.request()
         while not calls:
             await asyncio.sleep(0)

@@ -10,7 +10,7 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from console.web.node_rows import START, STOP, Row
-from console.web.overview_views import Alerts, Overview, StoppedRun, format_verdict, select_tone
+from console.web.overview_views import Alerts, HaltedRun, Overview, format_headline, select_tone
 from eventing import events
 from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.journal.entries import REDRIVE_PREFIX, Attempt
@@ -20,7 +20,7 @@ from tests.console.web.callers import get_page
 from tests.console.web.site import Browser, Site
 
 EMPTY_OVERVIEW = Overview.from_rows([])
-STOPPED_RUN = StoppedRun("ns", "run", "Failed", "a Job failed", "")
+STOPPED_RUN = HaltedRun("ns", "run", "Failed", "a Job failed", "")
 
 
 def build_row(name: str, state: str, tone: str, since: str = "2026-01-01T00:00:00Z") -> Row:
@@ -63,7 +63,7 @@ def test_headline_names_stuck_nodes(
 ) -> None:
     overview = Overview.from_rows([build_row(f"node-{number}", "Blocked", "bad") for number in range(stuck_count)])
 
-    assert format_verdict(overview, alerts) == expected_verdict
+    assert format_headline(overview, alerts) == expected_verdict
     assert select_tone(overview, alerts) == expected_tone
 
 

@@ -17,7 +17,7 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 from selenium.webdriver.common.keys import Keys
 
-from console.operations.components import may_be_installed
+from console.operations.components import may_component_be_installed
 from eventing import events
 from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.events import ObjectReference, build_event
@@ -350,10 +350,10 @@ def test_triggers_determine_the_installed_components(site: Site, triggers: str) 
     client = site.environment.client
     unprivileged = client.api.with_impersonation(UNPRIVILEGED)
 
-    assert client.run(may_be_installed(client.api, triggers, "renew-certificates"))
-    assert not client.run(may_be_installed(client.api, triggers, "label-cpu"))
-    assert client.run(may_be_installed(client.api, "default", "label-cpu"))
-    assert client.run(may_be_installed(unprivileged, triggers, "label-cpu"))
+    assert client.run(may_component_be_installed(client.api, triggers, "renew-certificates"))
+    assert not client.run(may_component_be_installed(client.api, triggers, "label-cpu"))
+    assert client.run(may_component_be_installed(client.api, "default", "label-cpu"))
+    assert client.run(may_component_be_installed(unprivileged, triggers, "label-cpu"))
 
 
 def test_navigation_has_the_pages_of_components_that_may_be_installed(site: Site) -> None:

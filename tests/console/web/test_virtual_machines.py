@@ -13,7 +13,7 @@ from console.web.context import AVAILABILITY_TTL_SECONDS, Availability
 from kube.client.api import Api
 from kube.client.api_errors import Unavailable
 from kube.maintenance.groups import MEDIK8S
-from kube.virtualization.lookup import are_vmis_served
+from kube.virtualization.lookup import is_vmi_kind_served
 from kube.virtualization.vmis import build_vmi_path
 from localcluster.processes import wait_until_ready
 from localcluster.web_console import WebConsole
@@ -160,7 +160,7 @@ def test_failed_discovery_keeps_cached_result(site: Site, vm_node: str, monkeypa
     async def fail_second_discovery(api: Api) -> bool:
         if error := next(errors):
             raise error
-        return await are_vmis_served(api)
+        return await is_vmi_kind_served(api)
 
     availability = Availability(site.environment.cluster.get_client(), {"vms": fail_second_discovery})
 

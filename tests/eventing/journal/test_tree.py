@@ -11,7 +11,7 @@ from cloudevents.core.v1.event import CloudEvent
 from eventing import events
 from eventing.events import ObjectReference, build_event
 from eventing.journal.entries import Attempt, Entry
-from eventing.journal.tree import Tree, build_trees, find_unknown_causes
+from eventing.journal.tree import Tree, build_trees, find_missing_cause_ids
 
 MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
 START_TIME = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -100,7 +100,7 @@ def test_event_with_unknown_cause_starts_branch() -> None:
     For example, a maintenance's tree contains no ticks, because a tick belongs to no maintenance.
     """
     entries = [build_entry(3, PENDING, "begin")]
-    assert find_unknown_causes(entries) == ("tick",)
+    assert find_missing_cause_ids(entries) == ("tick",)
 
     (tree,) = build_trees(entries, [build_entry(1, TICK, "resync")], LATER_TIME)
 

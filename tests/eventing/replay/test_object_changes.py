@@ -10,7 +10,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from eventing.journal.entries import Attempt, Entry
-from eventing.replay.object_changes import BudgetCounts, ObjectChange, find_objects, read_changes
+from eventing.replay.object_changes import BudgetCounts, ObjectChange, find_recorded_objects, read_changes
 from functions.node_patching import patch_node
 from kube.client.sync_client import SyncClient
 from kube.maintenance.objects import build_path
@@ -46,7 +46,7 @@ def test_malformed_data_yields_no_object_references(data: Object) -> None:
     """X-1: malformed data contains no object references and causes no error; any client may post events."""
     event = CloudEvent({"id": "1", "source": "/x", "type": "x", "datacontenttype": "application/json"}, data)
 
-    assert find_objects([Entry(1, FIXED_TIME, event)]) == set()
+    assert find_recorded_objects([Entry(1, FIXED_TIME, event)]) == set()
 
 
 def test_missing_objects_are_listed(workload: Workload) -> None:
@@ -76,7 +76,7 @@ def test_missing_objects_are_listed(workload: Workload) -> None:
         )  # The functions of other tests may process the first maintenance.
     workload.delete(f"/api/v1/nodes/{deleted_node}")
 
-    changes = workload.client.run(read_changes(workload.client.api, find_objects(entries)))
+    changes = workload.client.run(read_changes(workload.client.api, find_recorded_objects(entries)))
 
     assert changes.describe_missing_objects() == [
         f"node {deleted_node} no longer exists",
@@ -99,7 +99,7 @@ def test_current_budget_counts_are_read(workload: Workload) -> None:
     event = CloudEvent({"id": "1", "source": "/x", "type": "x"}, {})
 
     changes = workload.client.run(
-        read_changes(workload.client.api, find_objects([Entry(1, FIXED_TIME, event, (attempt,))]))
+        read_changes(workload.client.api, find_recorded_objects([Entry(1, FIXED_TIME, event, (attempt,))]))
     )
 
     assert changes.budgets == {f"{workload.namespace}/kept": BudgetCounts(healthy=0, needed=1)}
@@ -121,7 +121,7 @@ def test_changed_objects_are_found(workload: Workload) -> None:
         workload.client,
     )
 
-    references = find_objects(
+    references = find_recorded_objects(
         Entry(number, FIXED_TIME, build_product_event(events.NODE_TAINTED, maintenance))
         for number, maintenance in enumerate((terminating, finished))
     )

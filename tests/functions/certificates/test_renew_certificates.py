@@ -125,7 +125,7 @@ def test_annotated_object_of_each_supported_kind_gets_ca_bundle(certificates: Na
 def test_injection_targets_are_reread_with_list_permission_only(
     client: SyncClient, certificates: NamespaceCertificates, kind: str
 ) -> None:
-    """Check that `reread_targets` returns the latest state of each CA injection target that still exists.
+    """Check that `reread_injection_targets` returns the latest state of each CA injection target that still exists.
 
     The account of `renew-certificates` has the verb `list` for all target kinds, but `get` only for CRDs.
     """
@@ -137,7 +137,7 @@ def test_injection_targets_are_reread_with_list_permission_only(
     try:
         certificates.administrator_client.patch(path, {"metadata": {"labels": {"written": "meanwhile"}}})
         deleted = {**created, "metadata": {"name": "gone.carried.test"}}
-        (reread_target,) = client.run(lookup.reread_targets(client.api, [deleted, created]))
+        (reread_target,) = client.run(lookup.reread_injection_targets(client.api, [deleted, created]))
     finally:
         certificates.delete_and_wait(path)
 

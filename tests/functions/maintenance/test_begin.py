@@ -69,7 +69,7 @@ def test_begin_sets_finalizer_owner_reference_lease_and_pod_counts(
     assert maintenance["metadata"]["finalizers"] == [m.FINALIZER]
     (owner,) = maintenance["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", node, workload.read_node(node)["metadata"]["uid"])
-    assert m.parse_annotated_counts(maintenance) == {"totalpods": 4, "evictionPods": 2}
+    assert m.parse_annotated_pod_counts(maintenance) == {"totalpods": 4, "evictionPods": 2}
     assert leases.is_holder(workload.client.get(leases.build_lease_path(node)), maintenance)
 
 
@@ -464,7 +464,7 @@ def test_begin_restores_removed_metadata(
     assert {name: after[name] for name in ("finalizers", "annotations", "ownerReferences")} == {
         name: before[name] for name in ("finalizers", "annotations", "ownerReferences")
     }
-    assert m.parse_annotated_counts(workload.read_maintenance(maintenance)) == {"totalpods": 2, "evictionPods": 2}
+    assert m.parse_annotated_pod_counts(workload.read_maintenance(maintenance)) == {"totalpods": 2, "evictionPods": 2}
     assert reply is not None
     assert reply.get_type() == events.MAINTENANCE_BEGUN
     assert summarize_writes(audit.list_writes_by()[writes:]) == [

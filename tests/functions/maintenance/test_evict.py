@@ -18,7 +18,7 @@ from eventing.http_binding import decode_event
 from functions.event_data import require_data
 from functions.maintenance import event_objects, evict
 from kube.evictions import requests as eviction_requests
-from kube.evictions.executor import EvictionOutcome, execute_plan
+from kube.evictions.executor import EvictionOutcome, execute_eviction_plan
 from kube.evictions.planner import plan_evictions
 from kube.evictions.requests import build_pod_path
 from kube.maintenance import objects as m
@@ -345,7 +345,7 @@ def test_conflicting_eviction_is_retried(functions: Functions, workload: Workloa
     path = build_pod_path(pod)
     workload.client.patch(path, {"metadata": {"labels": {"changed": "yes"}}})
 
-    batch = workload.client.run(execute_plan(workload.client.api, plan_evictions([pod], [])))
+    batch = workload.client.run(execute_eviction_plan(workload.client.api, plan_evictions([pod], [])))
 
     assert [evicted_pod["uid"] for evicted_pod in batch.evicted] == [pod["metadata"]["uid"]]
     assert [entry["responseStatus"]["code"] for entry in audit.list_evictions("busy")] == [409, 201]
@@ -362,9 +362,9 @@ def test_eviction_is_not_retried_after_late_conflict_response(
     workload.client.patch(build_pod_path(pod), {"metadata": {"labels": {"changed": "yes"}}})
     monkeypatch.setattr(eviction_requests, "MAX_RETRY_SECONDS", 0.0)
 
-    batch = workload.client.run(execute_plan(workload.client.api, plan_evictions([pod], [])))
+    batch = workload.client.run(execute_eviction_plan(workload.client.api, plan_evictions([pod], [])))
     (updated_pod,) = [workload.client.get(build_pod_path(pod))]
-    second_batch = workload.client.run(execute_plan(workload.client.api, plan_evictions([updated_pod], [])))
+    second_batch = workload.client.run(execute_eviction_plan(workload.client.api, plan_evictions([updated_pod], [])))
 
     assert [blocked_pod.reason for blocked_pod in batch.blocked] == ["Changing"]
     assert [evicted_pod["uid"] for evicted_pod in second_batch.evicted] == [pod["metadata"]["uid"]]

@@ -10,7 +10,7 @@ from eventing import events
 from functions import event_recorder
 from functions.event_recorder import EventRecorder
 from kube.client.sync_client import SyncClient
-from kube.kubernetes_events import EventNotice
+from kube.kubernetes_events import KubernetesEvent
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, ApiGroup
 from kube.maintenance.kubernetes_events import (
@@ -21,7 +21,7 @@ from kube.maintenance.kubernetes_events import (
     REMOVE_REASON,
     SUCCEED_REASON,
     UNCORDON_REASON,
-    build_node_notice,
+    build_node_kubernetes_event,
 )
 from kube.paths import Object, build_events_path
 from kube.times import format_time
@@ -199,7 +199,7 @@ def test_rejected_kubernetes_event_is_logged(workload: Workload, caplog: pytest.
     maintenance = workload.create_maintenance("n")
     unprivileged_client = SyncClient(str(workload.local_cluster.ensure_kubeconfig(UNPRIVILEGED)))
 
-    notice = build_node_notice("n", UNCORDON_REASON, maintenance)
+    notice = build_node_kubernetes_event("n", UNCORDON_REASON, maintenance)
 
     with caplog.at_level("INFO", logger=event_recorder.log.name):
         assert unprivileged_client.run(EventRecorder().record(unprivileged_client.api, [notice])) == []
@@ -215,7 +215,7 @@ def test_identical_kubernetes_event_is_recorded_once(workload: Workload) -> None
     One call writes a limited number of Events, and the next call writes the remaining ones.
     """
     pods, api = [make_pod(f"pod-{number}", namespace=workload.namespace) for number in range(22)], workload.client.api
-    notices = [EventNotice.from_object(pod, "v1", "Pod", "Waits", "a") for pod in pods]
+    notices = [KubernetesEvent.from_object(pod, "v1", "Pod", "Waits", "a") for pod in pods]
     first_recorder, second_recorder = EventRecorder(), EventRecorder()
 
     counts = [

@@ -16,7 +16,7 @@ from eventing.http_binding import encode_binary
 from eventing.journal.entries import Attempt
 from functions.app import FUNCTIONS, create_app
 from functions.maintenance import evict
-from functions.maintenance.eviction_reports import LateEvictions
+from functions.maintenance.eviction_reports import LateEvictionPublisher
 from kube.evictions import executor, tracker
 from kube.evictions.requests import build_eviction_path, build_pod_path
 from kube.pods import is_terminating
@@ -29,9 +29,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def late_evictions(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateEvictions]:
-    """Yield the `LateEvictions` of `evict`, and make `evict` return without waiting for eviction responses."""
-    new_late_evictions = LateEvictions()
+def late_evictions(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateEvictionPublisher]:
+    """Yield the `LateEvictionPublisher` of `evict`, and make `evict` return without waiting for eviction responses."""
+    new_late_evictions = LateEvictionPublisher()
     monkeypatch.setattr(evict, "LATE_EVICTIONS", new_late_evictions)
     monkeypatch.setitem(FUNCTIONS, "evict", replace(FUNCTIONS["evict"], late_replies=new_late_evictions))
     monkeypatch.setattr(executor, "RESPONSE_WAIT_SECONDS", 0.0)
@@ -41,7 +41,10 @@ def late_evictions(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateEvictions]:
 
 @pytest.fixture
 def evict_client(
-    functions: Functions, attempts_receiver: Receiver, late_evictions: LateEvictions, monkeypatch: pytest.MonkeyPatch
+    functions: Functions,
+    attempts_receiver: Receiver,
+    late_evictions: LateEvictionPublisher,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> FlaskClient:
     """Return a test client of `evict`, which publishes its attempts to `attempts_receiver`.
 
@@ -70,7 +73,7 @@ def test_late_evictions_are_published_at_process_end(
     functions: Functions,
     evict_client: FlaskClient,
     attempts_receiver: Receiver,
-    late_evictions: LateEvictions,
+    late_evictions: LateEvictionPublisher,
     workload: Workload,
 ) -> None:
     """Check that late evictions are published when the process ends, as a reply to the event that caused their pass."""
@@ -114,7 +117,7 @@ def test_dry_run_replay_publishes_no_late_evictions(
     functions: Functions,
     evict_client: FlaskClient,
     attempts_receiver: Receiver,
-    late_evictions: LateEvictions,
+    late_evictions: LateEvictionPublisher,
     workload: Workload,
 ) -> None:
     """Check that a dry run publishes no late evictions."""
@@ -131,7 +134,7 @@ def test_replay_during_drain_does_not_report_evictions_of_drain(
     functions: Functions,
     evict_client: FlaskClient,
     attempts_receiver: Receiver,
-    late_evictions: LateEvictions,
+    late_evictions: LateEvictionPublisher,
     workload: Workload,
 ) -> None:
     """Check that a replay during a drain does not report the drain's evictions, which another event caused."""
@@ -155,7 +158,7 @@ def test_replay_does_not_report_late_evictions_of_drain(
     functions: Functions,
     evict_client: FlaskClient,
     attempts_receiver: Receiver,
-    late_evictions: LateEvictions,
+    late_evictions: LateEvictionPublisher,
     workload: Workload,
     finalizers: tuple[str, ...],
 ) -> None:
@@ -183,7 +186,7 @@ def test_late_evictions_of_replay_are_published_but_not_counted(
     functions: Functions,
     evict_client: FlaskClient,
     attempts_receiver: Receiver,
-    late_evictions: LateEvictions,
+    late_evictions: LateEvictionPublisher,
     workload: Workload,
 ) -> None:
     """Check that the late evictions of a replay are published, and that the metrics do not count them."""

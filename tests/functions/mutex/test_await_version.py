@@ -73,7 +73,7 @@ def test_node_upgrade_is_on_hold_while_control_plane_is_not_at_desired_version(
     """
     name = upgrade.advance_to_release()
     upgrade.check_rule_and_target()
-    upgrade.cvo.set_desired_version(desired_version, state, reached_version=NEW_VERSION)
+    upgrade.cvo.set_desired_version(desired_version, state, completed_version=NEW_VERSION)
     assert [reply.get_type() for reply in upgrade.resync_by_tick()] == [events.NODE_RELEASED]
     monkeypatch.setenv("MUTEX_UPGRADE_SECONDS", "0")
     assert upgrade.run_step("await-version", events.NODE_RELEASED) == ""
@@ -121,7 +121,7 @@ def test_node_upgrade_completes_before_control_plane_upgrade(upgrade: UpgradeSce
     """
     name = upgrade.advance_to_release()
     upgrade.check_rule_and_target()
-    upgrade.cvo.set_desired_version("4.16.5", "Partial", reached_version=NEW_VERSION)
+    upgrade.cvo.set_desired_version("4.16.5", "Partial", completed_version=NEW_VERSION)
     assert upgrade.run_step("await-version", events.NODE_RELEASED) == ""
     assert upgrade.resync_by_tick() == []
     upgrade.patch_node_labels(name, {VERSION_LABEL: "4.16.5"})
@@ -183,12 +183,12 @@ def test_upgrade_time_limit_of_relabelled_node_restarts_at_next_release(
     upgrade.check_rule_and_target()
     upgrade.write_record({"nodes": {name: {"releasedAt": LONG_AGO}}})
     if is_on_hold:
-        upgrade.cvo.set_desired_version("4.16.5", "Partial", reached_version=NEW_VERSION)
+        upgrade.cvo.set_desired_version("4.16.5", "Partial", completed_version=NEW_VERSION)
         assert upgrade.run_step("await-version", events.NODE_RELEASED) == ""
     upgrade.patch_node_labels(name, {RULE_NODE_LABEL: ""})
     upgrade.check_rule_and_target()
     assert upgrade.run_step("await-version", events.NODE_RELEASED) == events.NODE_PREJOBS_DONE
-    upgrade.cvo.set_desired_version("4.16.5", "Partial", reached_version=NEW_VERSION)
+    upgrade.cvo.set_desired_version("4.16.5", "Partial", completed_version=NEW_VERSION)
     assert upgrade.run_step("release-node", events.NODE_PREJOBS_DONE) == ""
     assert [reply.get_type() for reply in upgrade.resync_by_tick()] == [events.NODE_PREJOBS_DONE]
     upgrade.cvo.set_desired_version("4.16.5")
@@ -209,7 +209,7 @@ def test_upgrade_time_limit_excludes_time_of_rejected_read_during_hold(
     name = upgrade.advance_to_release()
     upgrade.check_rule_and_target()
     upgrade.write_record({"nodes": {name: {"releasedAt": LONG_AGO}}})
-    upgrade.cvo.set_desired_version("4.16.5", "Partial", reached_version=NEW_VERSION)
+    upgrade.cvo.set_desired_version("4.16.5", "Partial", completed_version=NEW_VERSION)
     assert upgrade.run_step("await-version", events.NODE_RELEASED) == ""
     fault_proxy.inject(lambda request: Fault(403, "cannot get nodes") if request.startswith("get nodes") else None)
     assert proxied_functions.invoke("await-version", upgrade.build_event(events.NODE_RELEASED)) is None

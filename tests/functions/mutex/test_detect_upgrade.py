@@ -29,7 +29,7 @@ ALL_TRUE, UPGRADE_NOT_READY = ("True", "True", "True"), ("True", "False", "False
 
 @proves("MUT-31", "MUT-32", "C26")
 @pytest.mark.parametrize(
-    ("desired_version", "state", "reached_version", "expected_statuses"),
+    ("desired_version", "state", "completed_version", "expected_statuses"),
     [
         (NEW_VERSION, "Completed", "", ALL_TRUE),
         (NEW_VERSION, "Partial", "", UPGRADE_NOT_READY),
@@ -45,14 +45,14 @@ def test_upgrade_is_available_if_control_plane_is_newer_than_worker(
     audit_after_setup: AuditLog,
     desired_version: str,
     state: str,
-    reached_version: str,
+    completed_version: str,
     expected_statuses: tuple[str, str, str],
 ) -> None:
     """Check that an upgrade is available if the control plane is at the desired version and a worker is older.
 
     `detect-upgrade` writes only conditions.
     """
-    upgrade.cvo.set_desired_version(desired_version, state, reached_version)
+    upgrade.cvo.set_desired_version(desired_version, state, completed_version)
     reply, conditions = detect_upgrade(upgrade)
     assert tuple(conditions.values()) == expected_statuses
     assert (reply == events.UPGRADE_DETECTED) is (expected_statuses == ALL_TRUE)

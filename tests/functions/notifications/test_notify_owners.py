@@ -21,7 +21,7 @@ from eventing.http_binding import decode_event, encode_binary
 from functions.installs import INSTALL_LEASE_CACHE
 from functions.maintenance.event_objects import parse_reference
 from functions.notifications import notify_owners, sender
-from functions.notifications.notify_owners import OPEN_ANNOUNCEMENTS, REFUSED_REASON
+from functions.notifications.notify_owners import ANNOUNCED_BLOCKAGES, REFUSED_REASON
 from kube.client.sync_client import SyncClient
 from kube.kubernetes_events import CLUSTER_SCOPED_NAMESPACE
 from kube.maintenance import objects as m
@@ -59,7 +59,7 @@ def immediate_announcements(monkeypatch: pytest.MonkeyPatch, clean_cluster: None
     monkeypatch.setenv("NOTIFY_SECONDS", "0")
     query = {"fieldSelector": "involvedObject.kind=NodeMaintenance"}
     admin_client.run(admin_client.api.request("DELETE", EVENTS_PATH, query=query))
-    OPEN_ANNOUNCEMENTS.clear()
+    ANNOUNCED_BLOCKAGES.clear()
 
 
 @pytest.fixture
@@ -160,14 +160,14 @@ def test_repeated_events_about_blockage_write_no_kubernetes_events(
     for _ in range(2):
         tick(functions)
         assert drain.notify() == 204
-        OPEN_ANNOUNCEMENTS.clear()
+        ANNOUNCED_BLOCKAGES.clear()
     assert len(audit.list_writes_by(USERNAME)) == 3
 
     drain.unblock()
     for _ in range(2):
         tick(functions)
         assert drain.notify() == 204
-        OPEN_ANNOUNCEMENTS.clear()
+        ANNOUNCED_BLOCKAGES.clear()
     assert len(audit.list_writes_by(USERNAME)) == 6
 
 
@@ -187,7 +187,7 @@ def test_tick_announces_end_of_blockage_of_deleted_maintenance(functions: Functi
     drain = BlockedDrain(functions, workload)
     tick(functions)
     workload.remove_maintenance(drain.maintenance)
-    OPEN_ANNOUNCEMENTS.clear()
+    ANNOUNCED_BLOCKAGES.clear()
 
     tick(functions)
 
@@ -209,7 +209,7 @@ def test_unrecorded_end_of_blockage_is_announced_without_duplicates(
     assert namespaces == [CLUSTER_SCOPED_NAMESPACE, *[workload.namespace] * 4, CLUSTER_SCOPED_NAMESPACE]
     query = {"fieldSelector": f"reason={UNBLOCKED_REASON}"}
     workload.client.run(workload.client.api.request("DELETE", EVENTS_PATH, query=query))
-    OPEN_ANNOUNCEMENTS.clear()
+    ANNOUNCED_BLOCKAGES.clear()
 
     tick(functions)
 

@@ -13,7 +13,7 @@ from functions.event_data import require_data
 from functions.round_robin import RoundRobin
 from functions.virtualization import protect
 from kube import install_lease
-from kube.budgets import build_budgets_path
+from kube.budgets import build_namespace_budgets_path
 from kube.maintenance.groups import KUBEVIRT
 from kube.paths import Object
 from kube.virtualization.lookup import MAX_SINGLE_NODE_READS
@@ -67,7 +67,9 @@ def test_namespace_wide_pdb_causes_no_eviction_of_virt_launcher_pod(
     functions.invoke("protect", build_tick())
     wait_annotations = [
         budget["metadata"]["annotations"]
-        for budget in vmi_scenario.administrator_client.list(build_budgets_path(workload.namespace))["items"][:2]
+        for budget in vmi_scenario.administrator_client.list(build_namespace_budgets_path(workload.namespace))["items"][
+            :2
+        ]
     ]
     assert {annotations["nodemaintenance.dev/waits-reason"] for annotations in wait_annotations} == {"Migrating"}
 
@@ -85,13 +87,13 @@ def test_vmi_gets_pdb_despite_pdb_with_its_label_in_other_namespace(
     labels = {VMI_UID_LABEL: vmi["metadata"]["uid"]}
     spec = {"minAvailable": 1, "selector": {"matchLabels": {"no": "pod"}}}
     vmi_scenario.administrator_client.create(
-        build_budgets_path(other_namespace), {"metadata": {"name": "z", "labels": labels}, "spec": spec}
+        build_namespace_budgets_path(other_namespace), {"metadata": {"name": "z", "labels": labels}, "spec": spec}
     )
 
     functions.invoke("protect", build_tick())
 
-    assert len(vmi_scenario.administrator_client.list(build_budgets_path(workload.namespace))["items"]) == 1
-    workload.delete(f"{build_budgets_path(other_namespace)}/z")
+    assert len(vmi_scenario.administrator_client.list(build_namespace_budgets_path(workload.namespace))["items"]) == 1
+    workload.delete(f"{build_namespace_budgets_path(other_namespace)}/z")
 
 
 @proves("DRN-9")
@@ -99,7 +101,7 @@ def test_tick_restores_edited_pdb_of_vmi(workload: Workload, vmi_scenario: VmiSc
     """Check that a tick restores a PDB that was edited so that it protects no pod."""
     vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node))
     functions.invoke("protect", build_tick())
-    path = build_budgets_path(workload.namespace)
+    path = build_namespace_budgets_path(workload.namespace)
     (budget,) = vmi_scenario.administrator_client.list(path)["items"]
     edited_spec = {"minAvailable": 0, "selector": {"matchLabels": {"more": "labels"}}}
     vmi_scenario.administrator_client.patch(f"{path}/{budget['metadata']['name']}", {"spec": edited_spec})
@@ -129,7 +131,7 @@ def test_vmi_with_long_status_does_not_block_other_vmis(
 
     functions.invoke("protect", build_tick())
 
-    assert len(vmi_scenario.administrator_client.list(build_budgets_path(workload.namespace))["items"]) == 2
+    assert len(vmi_scenario.administrator_client.list(build_namespace_budgets_path(workload.namespace))["items"]) == 2
 
 
 @proves("DRN-8", "DRN-9")
@@ -158,13 +160,13 @@ def test_quota_in_one_namespace_does_not_affect_other_namespaces(
 
     functions.invoke(step, build_tick())
 
-    collection = {"migrate": get_migrations_path, "protect": build_budgets_path}[step](other_namespace)
+    collection = {"migrate": get_migrations_path, "protect": build_namespace_budgets_path}[step](other_namespace)
     assert len(vmi_scenario.administrator_client.list(collection)["items"]) == 2
     if step == "migrate":
         refusals = vmi_scenario.administrator_client.get(LEASE_PATH)["metadata"]["annotations"][REFUSALS_ANNOTATION]
         assert refusals.count("forbidden") == 2
         functions.invoke("protect", build_tick())
-        (budget, _) = vmi_scenario.administrator_client.list(build_budgets_path(limited_namespace))["items"]
+        (budget, _) = vmi_scenario.administrator_client.list(build_namespace_budgets_path(limited_namespace))["items"]
         assert "forbidden" in budget["metadata"]["annotations"]["nodemaintenance.dev/waits-message"]
 
 
@@ -180,7 +182,7 @@ def test_rejected_pdb_does_not_block_pdbs_of_other_vmis(
     """
     for number in range(3):
         vmi_scenario.create_vmi(build_vmi(f"vm-{number}", vmi_scenario.node))
-    path = build_budgets_path(vmi_scenario.workload.namespace)
+    path = build_namespace_budgets_path(vmi_scenario.workload.namespace)
     vmi_scenario.replace_taints()
     failing_requests = [f"create poddisruptionbudgets {number}" for number in (1, 4)]
     fault_proxy.inject(lambda request: fault if request in failing_requests else None)
@@ -213,7 +215,7 @@ def test_vmi_after_hanging_writes_gets_pdb(
     *_, first_uid, second_uid, last_uid = ordered_uids = sorted(vmis_by_uid)
     for uid in (first_uid, second_uid):
         patch_vmi_status(vmi_scenario.administrator_client, vmis_by_uid[uid], conditions=[MIGRATABLE])
-    path = build_budgets_path(vmi_scenario.workload.namespace)
+    path = build_namespace_budgets_path(vmi_scenario.workload.namespace)
     (budget,) = [
         existing
         for existing in vmi_scenario.administrator_client.list(path)["items"]
@@ -255,7 +257,9 @@ def test_migrate_and_protect_write_nothing_while_other_install_holds_lease(
         )
         assert (
             vmi_scenario.map_migrations_to_vmis(),
-            vmi_scenario.administrator_client.list(build_budgets_path(vmi_scenario.workload.namespace))["items"],
+            vmi_scenario.administrator_client.list(build_namespace_budgets_path(vmi_scenario.workload.namespace))[
+                "items"
+            ],
         ) == ({}, [])
     finally:
         delete_install_lease(vmi_scenario.administrator_client)

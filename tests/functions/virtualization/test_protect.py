@@ -6,7 +6,7 @@ import pytest
 
 from eventing import events
 from functions.event_data import require_data
-from kube.budgets import CREATED_BY_LABEL, MIGRATION_UID_LABEL, build_budgets_path
+from kube.budgets import CREATED_BY_LABEL, MIGRATION_UID_LABEL, build_namespace_budgets_path
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.paths import Object, build_events_path
 from kube.virtualization.vmis import API_VERSION, VM_KIND
@@ -31,7 +31,9 @@ GARBAGE_COLLECTION_TIMEOUT_SECONDS = 60.0
 
 
 def get_pdbs_by_name(vmi_scenario: VmiScenario) -> dict[str, Object]:
-    budgets = vmi_scenario.administrator_client.list(build_budgets_path(vmi_scenario.workload.namespace))["items"]
+    budgets = vmi_scenario.administrator_client.list(build_namespace_budgets_path(vmi_scenario.workload.namespace))[
+        "items"
+    ]
     return {budget["metadata"]["name"]: budget for budget in budgets}
 
 
@@ -48,7 +50,7 @@ def test_live_migrate_vmi_has_pdb_until_its_deletion(vmi_scenario: VmiScenario, 
         f"{get_instances_path(vmi_scenario.workload.namespace)}/able", uid=vmi["metadata"]["uid"]
     )
     vmi_scenario.workload.wait_for_collection(
-        build_budgets_path(vmi_scenario.workload.namespace),
+        build_namespace_budgets_path(vmi_scenario.workload.namespace),
         lambda budgets: not budgets,
         GARBAGE_COLLECTION_TIMEOUT_SECONDS,
     )
@@ -137,7 +139,7 @@ def create_vm_and_vmi(vmi_scenario: VmiScenario, name: str, run_strategy: str, n
 
 def wait_until_pdb_counts_pod(vmi_scenario: VmiScenario, vmi: Object) -> None:
     """Wait until the disruption controller has counted the VMI's pod in the PDB's status."""
-    path = f"{build_budgets_path(vmi_scenario.workload.namespace)}/launcher-{vmi['metadata']['uid']}"
+    path = f"{build_namespace_budgets_path(vmi_scenario.workload.namespace)}/launcher-{vmi['metadata']['uid']}"
     vmi_scenario.workload.wait_for_object(
         path, lambda budget: bool(budget and budget.get("status", {}).get("currentHealthy") == 1)
     )
@@ -160,7 +162,9 @@ def test_protect_deletes_pdb_after_kubevirt_pdb_exists(vmi_scenario: VmiScenario
     owner = {"apiVersion": vmi["apiVersion"], "kind": vmi["kind"], "name": "able", "uid": uid}
     metadata = {"name": "theirs", "ownerReferences": [owner]}
     kubevirt_budget = {"metadata": metadata, "spec": {"minAvailable": 1, "selector": selector}}
-    vmi_scenario.administrator_client.create(build_budgets_path(vmi_scenario.workload.namespace), kubevirt_budget)
+    vmi_scenario.administrator_client.create(
+        build_namespace_budgets_path(vmi_scenario.workload.namespace), kubevirt_budget
+    )
     for _ in range(2):
         functions.invoke("protect", build_tick())
         assert list(get_pdbs_by_name(vmi_scenario)) == ["theirs"]
@@ -188,8 +192,8 @@ def test_eviction_requests_evacuation_if_kubevirt_ignores_drain_taint(
     owner = {"apiVersion": vmi["apiVersion"], "kind": vmi["kind"], "name": "unheard", "uid": vmi["metadata"]["uid"]}
     spec = {"minAvailable": 1, "selector": {"matchLabels": {CREATED_BY_LABEL: vmi["metadata"]["uid"]}}}
     body = {"metadata": {"name": "theirs", "ownerReferences": [owner]}, "spec": spec}
-    vmi_scenario.administrator_client.create(build_budgets_path(workload.namespace), body)
-    path = f"{build_budgets_path(workload.namespace)}/theirs"
+    vmi_scenario.administrator_client.create(build_namespace_budgets_path(workload.namespace), body)
+    path = f"{build_namespace_budgets_path(workload.namespace)}/theirs"
     workload.wait_for_object(path, lambda budget: bool(budget and budget.get("status", {}).get("currentHealthy") == 1))
     install_kubevirt(vmi_scenario)
     evictions = AuditLog(workload.local_cluster.audit_log)

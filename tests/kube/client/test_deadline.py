@@ -15,7 +15,7 @@ import yaml
 from kube.client.api_errors import Unavailable
 from kube.client.deadline import set_deadline
 from kube.client.sync_client import SyncClient
-from kube.evictions.executor import execute_plan
+from kube.evictions.executor import execute_eviction_plan
 from kube.evictions.planner import plan_evictions
 from tests.kube.samples import make_pod
 
@@ -57,12 +57,12 @@ def test_eviction_without_response_stays_in_flight_for_next_batch(unresponsive_c
 
     for _ in range(2):
         with set_deadline(0.2):
-            result = unresponsive_client.run(execute_plan(unresponsive_client.api, plan_evictions([pod], [])))
+            result = unresponsive_client.run(execute_eviction_plan(unresponsive_client.api, plan_evictions([pod], [])))
         assert (result.evicted, result.blocked, result.deferred) == ([], [], [])
         assert [pod["name"] for pod in result.in_flight] == ["a"]
 
     with set_deadline(0.09), pytest.raises(Unavailable, match="no time left for evictions"):
-        unresponsive_client.run(execute_plan(unresponsive_client.api, plan_evictions([make_pod("b")], [])))
+        unresponsive_client.run(execute_eviction_plan(unresponsive_client.api, plan_evictions([make_pod("b")], [])))
 
 
 def test_no_api_request_is_sent_after_deadline(unresponsive_client: SyncClient) -> None:

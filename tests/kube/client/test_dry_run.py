@@ -97,7 +97,7 @@ def test_dry_run_creation_stores_no_object(workload: Workload, admin_client: Syn
     body = (
         lease
         if path == leases.LEASES_PATH
-        else build_event(kubernetes_events.build_node_notice(node, "Test", maintenance, "text"), now)
+        else build_event(kubernetes_events.build_node_kubernetes_event(node, "Test", maintenance, "text"), now)
     )
 
     created = admin_client.with_dry_run().create(path, body)

@@ -14,7 +14,7 @@ import pytest
 from kube.budgets import BlockedPod, build_object_reference
 from kube.client.sync_client import SyncClient
 from kube.evictions import executor, tracker
-from kube.evictions.executor import EvictionOutcome, ExecutionOptions, execute_plan
+from kube.evictions.executor import EvictionOutcome, ExecutionOptions, execute_eviction_plan
 from kube.evictions.limiters import MAX_UNANSWERED
 from kube.evictions.planner import BudgetQueue, EvictionPlan
 from kube.evictions.requests import Removal
@@ -37,7 +37,7 @@ def workload(installed_cluster: LocalCluster, admin_client: SyncClient) -> Workl
 
 
 def run_batch(client: SyncClient, *pods: Object) -> EvictionOutcome:
-    return client.run(execute_plan(client.api, EvictionPlan(unbudgeted=list(pods))))
+    return client.run(execute_eviction_plan(client.api, EvictionPlan(unbudgeted=list(pods))))
 
 
 def test_pod_whose_eviction_gets_429_is_blocked(workload: Workload, admin_client: SyncClient) -> None:
@@ -76,7 +76,7 @@ def test_rejection_of_single_pod_does_not_block_queued_pods_of_pdb(
     workload.create_budget("two", {"also": "yes"}, 0, expected_healthy=1)
     plan = EvictionPlan(queues=[BudgetQueue(budget, [refused_pod, *other_pods])])
 
-    result = admin_client.run(execute_plan(admin_client.api, plan))
+    result = admin_client.run(execute_eviction_plan(admin_client.api, plan))
 
     assert [(blocked_pod.pod["name"], blocked_pod.reason) for blocked_pod in result.blocked] == [
         ("refused", "MultipleBudgets")
@@ -91,7 +91,7 @@ def test_429_response_blocks_queued_pods_of_pdb(workload: Workload, admin_client
     budget = workload.create_budget("keep-all", {"app": "db"}, 10, expected_healthy=10)
     plan = EvictionPlan(queues=[BudgetQueue(budget, pods)])
 
-    result = admin_client.run(execute_plan(admin_client.api, plan))
+    result = admin_client.run(execute_eviction_plan(admin_client.api, plan))
 
     assert {blocked_pod.pod["name"] for blocked_pod in result.blocked} == set("abcdefghij")
     assert {blocked_pod.reason for blocked_pod in result.blocked} == {"DisruptionBudget"}
@@ -110,14 +110,14 @@ def test_batch_that_cannot_send_evictions_defers_no_pod(workload: Workload, admi
         unanswered_tasks = [asyncio.create_task(asyncio.sleep(60)) for _ in range(MAX_UNANSWERED)]
         for task in unanswered_tasks:
             pacer.track(task)
-        batch = await execute_plan(admin_client.api, plan)
+        batch = await execute_eviction_plan(admin_client.api, plan)
         for task in unanswered_tasks:
             task.cancel()
         return batch
 
     first_result = admin_client.run(evict_while_evictions_are_in_flight())
     evictions = audit.list_evictions()
-    second_result = admin_client.run(execute_plan(admin_client.api, plan))
+    second_result = admin_client.run(execute_eviction_plan(admin_client.api, plan))
 
     assert (first_result, evictions) == (EvictionOutcome(), [])
     assert second_result.evicted
@@ -130,7 +130,7 @@ def test_expected_reason_is_reported_instead_of_429_response(workload: Workload,
     expected = BlockedPod(build_object_reference(pod), "WaitsForKubeVirt", "waits", "vm")
     plan = EvictionPlan(queues=[BudgetQueue(budget, [pod])], expected_refusals={expected.pod["uid"]: expected})
 
-    assert admin_client.run(execute_plan(admin_client.api, plan)) == EvictionOutcome(blocked=[expected])
+    assert admin_client.run(execute_eviction_plan(admin_client.api, plan)) == EvictionOutcome(blocked=[expected])
 
 
 @pytest.mark.parametrize("pod_name", ["missing", "replaced"])
@@ -176,9 +176,10 @@ def test_pods_in_outdated_list_are_not_evicted_again(
     evicted: list[str] = []
     while len(evicted) < 3:  # A slow API server may respond during a later batch.
         evicted += [
-            evicted_pod["name"] for evicted_pod in admin_client.run(execute_plan(admin_client.api, plan)).evicted
+            evicted_pod["name"]
+            for evicted_pod in admin_client.run(execute_eviction_plan(admin_client.api, plan)).evicted
         ]
-    last_result = admin_client.run(execute_plan(admin_client.api, plan))
+    last_result = admin_client.run(execute_eviction_plan(admin_client.api, plan))
 
     assert sorted(evicted) == ["a", "b", "bare"]
     assert (last_result.evicted, last_result.deferred) == ([], [])
@@ -199,7 +200,8 @@ def test_late_eviction_is_reported_by_next_batch_of_node(workload: Workload, adm
         await _send_and_wait_for_response(EvictionTracker.for_client(admin_client.api), pod)
         nodes = ("node-2", node, node)
         return [
-            await execute_plan(admin_client.api, EvictionPlan(), ExecutionOptions(node_name)) for node_name in nodes
+            await execute_eviction_plan(admin_client.api, EvictionPlan(), ExecutionOptions(node_name))
+            for node_name in nodes
         ]
 
     assert [
@@ -219,7 +221,7 @@ def test_late_eviction_is_reported_without_another_batch(workload: Workload, adm
 
     async def evict_and_take_outcomes() -> list[dict[str, str]]:
         await _send_and_wait_for_response(EvictionTracker.for_client(admin_client.api), pod)
-        return EvictionTracker.for_client(admin_client.api).collect_granted_on_node(node)
+        return EvictionTracker.for_client(admin_client.api).collect_granted_evictions(node)
 
     assert [evicted_pod["name"] for evicted_pod in admin_client.run(evict_and_take_outcomes())] == ["slow"]
 
@@ -233,8 +235,8 @@ def test_replay_batch_ignores_evictions_of_other_batches(workload: Workload, adm
     async def run_two_batches() -> list[EvictionOutcome]:
         await _send_and_wait_for_response(EvictionTracker.for_client(admin_client.api), slow_pod)
         plan = EvictionPlan(unbudgeted=[slow_pod, other_pod])
-        own_result = await execute_plan(admin_client.api, plan, ExecutionOptions(node, is_replay=True))
-        return [own_result, await execute_plan(admin_client.api, EvictionPlan(), ExecutionOptions(node))]
+        own_result = await execute_eviction_plan(admin_client.api, plan, ExecutionOptions(node, is_replay=True))
+        return [own_result, await execute_eviction_plan(admin_client.api, EvictionPlan(), ExecutionOptions(node))]
 
     own_result, next_result = admin_client.run(run_two_batches())
     assert "slow" in [evicted_pod["name"] for evicted_pod in own_result.in_flight]
@@ -243,7 +245,7 @@ def test_replay_batch_ignores_evictions_of_other_batches(workload: Workload, adm
 
 
 async def _send_and_wait_for_response(eviction_tracker: EvictionTracker, pod: Mapping[str, Any]) -> None:
-    eviction = await eviction_tracker.send_once(pod, time.monotonic() + 1)
+    eviction = await eviction_tracker.send_eviction_once(pod, time.monotonic() + 1)
     assert eviction is not None
     await eviction.task
 
@@ -260,7 +262,7 @@ def test_process_evicts_its_own_pod_last(workload: Workload, admin_client: SyncC
     plan, options = EvictionPlan(unbudgeted=[*unbudgeted, *other_pods], queues=queues), ExecutionOptions(node, "own")
     evicted_names: list[str] = []
     while len(evicted_names) < 2:  # A slow API server may respond during a later batch.
-        result = admin_client.run(execute_plan(admin_client.api, plan, options))
+        result = admin_client.run(execute_eviction_plan(admin_client.api, plan, options))
         evicted_names += [evicted_pod["name"] for evicted_pod in result.evicted]
         assert result.deferred == [own_pod] or not result.evicted
     own_plan, last_result = (
@@ -268,7 +270,7 @@ def test_process_evicts_its_own_pod_last(workload: Workload, admin_client: SyncC
         EvictionOutcome(deferred=[own_pod]),
     )
     while last_result.deferred:  # An eviction of the previous test may still be in flight.
-        last_result = admin_client.run(execute_plan(admin_client.api, own_plan, options))
+        last_result = admin_client.run(execute_eviction_plan(admin_client.api, own_plan, options))
 
     assert sorted(evicted_names) == ["a", "b"]
     assert [evicted_pod["name"] for evicted_pod in [*last_result.evicted, *last_result.in_flight]] == ["own"]
@@ -287,8 +289,10 @@ def test_own_pod_of_process_waits_for_evictions_in_flight(
     monkeypatch.setattr(tracker, "send_eviction", lambda *_, **__: asyncio.sleep(1, Removal.EVICTED))
 
     async def evict_with_an_eviction_in_flight() -> EvictionOutcome:
-        await EvictionTracker.for_client(admin_client.api).send_once(other_pod, time.monotonic() + 1)
-        return await execute_plan(admin_client.api, EvictionPlan(unbudgeted=[own_pod]), ExecutionOptions(node, "own"))
+        await EvictionTracker.for_client(admin_client.api).send_eviction_once(other_pod, time.monotonic() + 1)
+        return await execute_eviction_plan(
+            admin_client.api, EvictionPlan(unbudgeted=[own_pod]), ExecutionOptions(node, "own")
+        )
 
     assert admin_client.run(evict_with_an_eviction_in_flight()) == EvictionOutcome()
 
@@ -303,9 +307,9 @@ def test_own_pod_of_process_is_deferred_by_evictions_on_other_nodes(
     (own_pod,), (other_pod,) = workload.create_bare_pods("node-3", "own"), workload.create_bare_pods("node-2", "other")
 
     async def evict_with_an_eviction_in_flight() -> EvictionOutcome:
-        await EvictionTracker.for_client(admin_client.api).send_once(other_pod, time.monotonic() + 1)
+        await EvictionTracker.for_client(admin_client.api).send_eviction_once(other_pod, time.monotonic() + 1)
         options = ExecutionOptions("node-3", "own")
-        return await execute_plan(admin_client.api, EvictionPlan(unbudgeted=[own_pod]), options)
+        return await execute_eviction_plan(admin_client.api, EvictionPlan(unbudgeted=[own_pod]), options)
 
     assert admin_client.run(evict_with_an_eviction_in_flight()) == EvictionOutcome(deferred=[own_pod])
 

@@ -133,7 +133,7 @@ async def _measure_start_times(count: int, response_seconds: float) -> list[floa
     """Return the start times of `count` evictions that each get a response after `response_seconds`."""
     pacer, start_times, tasks = StartPacer(), [], []
     for _ in range(count):
-        assert await pacer.wait_turn(time.monotonic() + 10)
+        assert await pacer.wait_until_start_allowed(time.monotonic() + 10)
         start_times.append(time.monotonic())
         tasks.append(asyncio.create_task(asyncio.sleep(response_seconds)))
         pacer.track(tasks[-1])
@@ -163,18 +163,18 @@ def test_sixth_eviction_of_pdb_waits_for_one_of_five_responses() -> None:
 
 
 def test_wait_turn_returns_false_after_deadline() -> None:
-    """Check that `wait_turn` returns False after the deadline if too many evictions are still in flight."""
+    """Check that `wait_until_start_allowed` returns False after the deadline if too many evictions are still in flight."""
 
     async def wait_until_deadline() -> tuple[bool, bool]:
         pacer = StartPacer()
         unanswered_tasks = [asyncio.create_task(asyncio.sleep(60)) for _ in range(MAX_UNANSWERED)]
         for task in unanswered_tasks:
             pacer.track(task)
-        has_turn = await pacer.wait_turn(time.monotonic() + 0.05)
-        has_unanswered = pacer.has_unanswered
+        has_turn = await pacer.wait_until_start_allowed(time.monotonic() + 0.05)
+        has_evictions_in_flight = pacer.has_evictions_in_flight
         for task in unanswered_tasks:
             task.cancel()
-        return has_turn, has_unanswered
+        return has_turn, has_evictions_in_flight
 
     assert run_in_loop(wait_until_deadline()) == (False, True)
 
@@ -188,12 +188,12 @@ def test_pacer_exists_while_eviction_is_in_flight() -> None:
         tasks: list[asyncio.Task[None]] = []
         for _ in range(2):
             await start_eviction(limiter, start_times, tasks)
-        was_unanswered = limiter.has_unanswered("x/b")
+        was_unanswered = limiter.has_evictions_in_flight("x/b")
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
         gc.collect()
-        return was_unanswered, limiter.has_unanswered("x/b"), _compute_intervals(start_times)
+        return was_unanswered, limiter.has_evictions_in_flight("x/b"), _compute_intervals(start_times)
 
     async def start_eviction(
         limiter: EvictionLimiter, start_times: list[float], tasks: list[asyncio.Task[None]]
@@ -218,7 +218,7 @@ def test_nodes_share_eviction_queue_of_pdb() -> None:
 
         async def start_two_evictions() -> None:
             for _ in range(2):
-                assert await pacer.wait_turn(time.monotonic() + 10)
+                assert await pacer.wait_until_start_allowed(time.monotonic() + 10)
                 start_times.append(time.monotonic())
                 tasks.append(asyncio.create_task(asyncio.sleep(0.05)))
                 pacer.track(tasks[-1])

@@ -17,7 +17,7 @@ from kube.maintenance.drain_flags import (
     build_drain_warning,
     classify_for_drain,
     find_pods_blocked_by_flags,
-    find_reported_orphans,
+    find_reported_orphan_uids,
     get_exclusion_reason,
     parse_drain_options,
     select_evictable_pods,
@@ -199,8 +199,8 @@ def test_pod_of_deleted_daemonset_needs_force() -> None:
 
     assert get_block_reasons([orphan], DrainOptions(force=False), {get_uid(orphan)}) == ["Force"]
     assert get_block_reasons([orphan], STRICT_OPTIONS, {get_uid(orphan)}) == ["Force"]
-    assert find_reported_orphans([orphan, make_pod("bare")], [blocked]) == {get_uid(orphan)}
-    assert find_reported_orphans([orphan], [{**blocked, "reason": "IgnoreDaemonSets"}]) == set()
+    assert find_reported_orphan_uids([orphan, make_pod("bare")], [blocked]) == {get_uid(orphan)}
+    assert find_reported_orphan_uids([orphan], [{**blocked, "reason": "IgnoreDaemonSets"}]) == set()
 
 
 def test_drain_warning_names_no_blocked_pod() -> None:

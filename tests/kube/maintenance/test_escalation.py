@@ -78,7 +78,7 @@ def test_drain_schedule_is_empty_without_deadline_and_escalation(drain: Any) -> 
     maintenance = make_drain(drain)
 
     assert escalation.parse_drain_schedule(maintenance) == escalation.DrainSchedule()
-    assert not escalation.is_overdue_unreported(maintenance, START + timedelta(days=9))
+    assert not escalation.has_unreported_escalation(maintenance, START + timedelta(days=9))
     assert escalation.find_due_step(maintenance, START + timedelta(days=9)) is None
 
 
@@ -164,7 +164,7 @@ def test_tick_emits_event_until_status_reports_drain_schedule(
     maintenance: Object, minutes: int, expected: bool
 ) -> None:
     """Check that a tick emits an event until the status contains the start, the passed deadline and the due step."""
-    assert escalation.is_overdue_unreported(maintenance, START + timedelta(minutes=minutes)) is expected
+    assert escalation.has_unreported_escalation(maintenance, START + timedelta(minutes=minutes)) is expected
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta, timezone
 
-from kube.kubernetes_events import MAX_NAME_CHARACTERS, EventNotice, build_event, build_increment_patch
+from kube.kubernetes_events import MAX_NAME_CHARACTERS, KubernetesEvent, build_event, build_increment_patch
 from kube.maintenance.kubernetes_events import (
     CORDON_REASON,
     EVENT_MESSAGES,
     FAIL_REASON,
     SUCCEED_REASON,
-    build_node_notice,
-    build_progress_notices,
+    build_node_kubernetes_event,
+    build_progress_events,
 )
 from kube.paths import Object
 from kube.times import format_time
@@ -22,11 +22,11 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 
 
 def build_node_event(name: str, reason: str, message: str, now: datetime = NOW) -> Object:
-    return build_event(build_node_notice(name, reason, make_maintenance(), message), now)
+    return build_event(build_node_kubernetes_event(name, reason, make_maintenance(), message), now)
 
 
 def build_maintenance_events(reason: str, detail: str, maintenance: Object) -> list[Object]:
-    return [build_event(notice, NOW) for notice in build_progress_notices(reason, maintenance, detail)]
+    return [build_event(notice, NOW) for notice in build_progress_events(reason, maintenance, detail)]
 
 
 def get_name(event: Object) -> str:
@@ -143,9 +143,9 @@ def test_success_event_is_normal_and_names_object() -> None:
 
 
 def test_event_notice_without_series_has_event_for_each_message() -> None:
-    """OSV-12: an `EventNotice` without `series` gives a Warning, whose name depends on object, reason and message."""
+    """OSV-12: an `KubernetesEvent` without `series` gives a Warning, whose name depends on object, reason and message."""
     notice, same, other = (
-        EventNotice.from_object(make_pod(), "v1", "Pod", "Waits", message) for message in ("a", "a", "b")
+        KubernetesEvent.from_object(make_pod(), "v1", "Pod", "Waits", message) for message in ("a", "a", "b")
     )
 
     assert notice.event_name == same.event_name != other.event_name

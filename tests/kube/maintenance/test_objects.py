@@ -9,7 +9,7 @@ import pytest
 
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.objects import parse_annotated_counts
+from kube.maintenance.objects import parse_annotated_pod_counts
 from kube.paths import Object
 from kube.times import format_time, parse_time, parse_time_or_none
 from tests.kube.samples import make_maintenance, make_node
@@ -60,7 +60,7 @@ def test_annotated_pod_counts_are_parsed(annotations: Object | None, counts: tup
     """NMO-11: pod counts are parsed from the annotation; an invalid annotation counts as missing."""
     maintenance = {"metadata": {"uid": "u", "annotations": annotations, "finalizers": [m.FINALIZER]}}
 
-    assert parse_annotated_counts(maintenance) == (counts and {"totalpods": counts[0], "evictionPods": counts[1]})
+    assert parse_annotated_pod_counts(maintenance) == (counts and {"totalpods": counts[0], "evictionPods": counts[1]})
     assert m.has_begun(maintenance) is (counts is not None)
 
 
@@ -92,7 +92,7 @@ def make_maintenance_without_finalizer() -> Object:
 )
 def test_pod_counts_come_from_status_or_annotation(maintenance: Object, counts: Object | None) -> None:
     """NMO-11: a maintenance's pod counts never change, even if a user replaces the object's metadata."""
-    assert m.find_initial_counts(maintenance) == counts
+    assert m.find_initial_pod_counts(maintenance) == counts
 
 
 @pytest.mark.parametrize("invalid_value", ["x", 1, ["x"], True, None], ids=str)
@@ -116,8 +116,8 @@ def test_spec_or_status_that_is_not_object_counts_as_empty(field: str, invalid_v
     assert values == (("", "Running", "x", {}, []) if field == "spec" else ("node-1", "", "", {}, []))
     assert (m.get_node_name(trimmed), m.get_phase(trimmed)) == values[:2]
     assert m.owns_node(maintenance)
-    assert m.find_initial_counts(maintenance) == (
-        POD_COUNTS if field == "spec" else parse_annotated_counts(maintenance)
+    assert m.find_initial_pod_counts(maintenance) == (
+        POD_COUNTS if field == "spec" else parse_annotated_pod_counts(maintenance)
     )
 
 
@@ -177,7 +177,7 @@ def test_begin_patch_sets_finalizer_owner_reference_and_pod_counts() -> None:
     assert metadata["finalizers"] == ["example.com/hold", m.FINALIZER]
     owner = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-uid"}
     assert metadata["ownerReferences"] == [{"kind": "Team", "uid": "t"}, owner]
-    assert parse_annotated_counts({"metadata": {**maintenance["metadata"], **metadata}}) == {
+    assert parse_annotated_pod_counts({"metadata": {**maintenance["metadata"], **metadata}}) == {
         "totalpods": 2,
         "evictionPods": 1,
     }
@@ -249,9 +249,9 @@ def test_requester_is_annotated_user_or_field_manager(metadata: Object, requeste
 def test_ender_is_unknown_before_deletion() -> None:
     metadata = {"annotations": {m.ENDER_ANNOTATION: "mary"}}
 
-    assert m.get_ender({"metadata": metadata}) == ""
-    assert m.get_ender({"metadata": {**metadata, "deletionTimestamp": "2026-01-01T00:00:00Z"}}) == "mary"
-    assert m.get_ender({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}) == ""
+    assert m.get_ending_user({"metadata": metadata}) == ""
+    assert m.get_ending_user({"metadata": {**metadata, "deletionTimestamp": "2026-01-01T00:00:00Z"}}) == "mary"
+    assert m.get_ending_user({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}) == ""
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"nodeName": None}, {"nodeName": ""}], ids=str)

@@ -238,8 +238,8 @@ def test_disruption_of_worker_node_is_never_denied() -> None:
 
 
 def test_only_control_plane_node_is_recognized() -> None:
-    assert quorum.has_single_node(make_control_plane(READY_TRUE))
-    assert not quorum.has_single_node(make_control_plane(READY_TRUE, READY_FALSE))
+    assert quorum.has_single_control_plane_node(make_control_plane(READY_TRUE))
+    assert not quorum.has_single_control_plane_node(make_control_plane(READY_TRUE, READY_FALSE))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from kube.maintenance import objects as m
 from kube.maintenance.node_snapshot import NodeSnapshot, StepSnapshot, parse_leaving_entry
 from kube.maintenance.status_patch import StatusInput, build_status_patch, compute_progress
 from kube.paths import Object
-from kube.pods import build_claim_volume
+from kube.pods import build_pvc_volume
 from kube.times import format_time
 from kube.trimming import trim_pod_for_drain
 from tests.kube.samples import NODE_IN_MAINTENANCE, make_maintenance, make_node, make_pod
@@ -286,7 +286,7 @@ def test_stuck_pod_is_blocked(finalizers: list[str], grace_period_end: str, reas
     assert status["pendingPods"] == ["a"]
 
 
-CLAIM_VOLUMES = [build_claim_volume(name) for name in ("data", "logs")]
+CLAIM_VOLUMES = [build_pvc_volume(name) for name in ("data", "logs")]
 UNREACHABLE_NODE = {
     **NODE_IN_MAINTENANCE,
     "status": {"conditions": [{"type": "DiskPressure", "status": "True"}, {"type": "Ready", "status": "Unknown"}]},

@@ -33,7 +33,7 @@ def test_rule_labels_decide_between_target_pool_and_canary_pool() -> None:
     """Check that rule labels decide whether a node belongs to the target pool, to the canary pool or to no pool."""
     canary, target = (
         pools.build_canary_selector(CANARY_SELECTOR, RULE_LABELS),
-        pools.build_gated_selector(TARGET_SELECTOR, RULE_LABELS),
+        pools.build_target_pool_selector(TARGET_SELECTOR, RULE_LABELS),
     )
     for gate_labels, expected in (
         (GATE_LABELS, (False, True)),
@@ -50,7 +50,7 @@ def test_rule_labels_decide_between_target_pool_and_canary_pool() -> None:
 @pytest.mark.parametrize("original", [CANARY_SELECTOR, TARGET_SELECTOR, {"matchLabels": {WORKER_LABEL: ""}}])
 def test_rule_expressions_are_removed_from_pools_without_record(original: Object) -> None:
     """Check that a target pool gets its original selector back, and the canary pool the documented selector."""
-    assert pools.remove_rule_expressions(pools.build_gated_selector(original, RULE_LABELS)) == original
+    assert pools.remove_rule_expressions(pools.build_target_pool_selector(original, RULE_LABELS)) == original
     assert pools.remove_rule_expressions(original) == original
     assert pools.remove_rule_expressions(pools.build_canary_selector(CANARY_SELECTOR, RULE_LABELS)) == CANARY_SELECTOR
     assert pools.remove_rule_expressions(None) is None

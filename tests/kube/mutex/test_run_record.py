@@ -205,11 +205,11 @@ def test_rule_labels_are_removed_only_from_nodes_of_run() -> None:
     patch = nodes.build_release_patch(node, "uid-1")
     assert [operation["op"] for operation in patch] == ["test", "remove", "remove"]
     assert nodes.build_release_patch(node, "uid-2") == []
-    assert nodes.is_gated(node, "uid-1", RULES)
-    assert not nodes.is_gated(node, "uid-2", RULES)
-    assert nodes.build_gate_patch(node, "uid-1", RULES) == []
+    assert nodes.has_run_labels(node, "uid-1", RULES)
+    assert not nodes.has_run_labels(node, "uid-2", RULES)
+    assert nodes.build_run_labels_patch(node, "uid-1", RULES) == []
     unlabelled_node = {"metadata": {"name": "n", "resourceVersion": "5"}}
-    assert [operation["op"] for operation in nodes.build_gate_patch(unlabelled_node, "uid-1", RULES)] == [
+    assert [operation["op"] for operation in nodes.build_run_labels_patch(unlabelled_node, "uid-1", RULES)] == [
         "test",
         "add",
     ]

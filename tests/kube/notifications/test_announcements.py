@@ -25,7 +25,7 @@ from kube.notifications.announcements import (
     describe_blockage,
     describe_end,
     find_blockages,
-    find_over,
+    find_ended_blockages,
     parse_record,
 )
 from kube.paths import Object
@@ -228,10 +228,10 @@ def test_end_of_blockage_is_announced_when_cause_has_disappeared() -> None:
     record = make_record_from_event(build_blocked_record(blockage, [BUDGET_REFERENCE]))
     other_cause = find_only_blockage({**ENTRY, "budget": "other"})
 
-    assert find_over(RecordLog([record]), [blockage]) == []
-    (over,) = find_over(RecordLog([record]), [other_cause])
+    assert find_ended_blockages(RecordLog([record]), [blockage]) == []
+    (over,) = find_ended_blockages(RecordLog([record]), [other_cause])
     assert (over.reason, over.blockage_id, over.objects) == (UNBLOCKED_REASON, record.blockage_id, record.objects)
-    assert find_over(RecordLog([record, make_record_from_event(over)]), []) == []
+    assert find_ended_blockages(RecordLog([record, make_record_from_event(over)]), []) == []
     assert describe_end(over) == (
         'the drain of node "node-1" is no longer blocked by this cause: DisruptionBudget shop/web'
     )
@@ -256,7 +256,7 @@ def test_blockage_is_announced_only_once_while_it_lasts() -> None:
 def test_repeated_blockage_is_announced_only_after_repeat_delay(age: timedelta, may_announce: bool) -> None:
     """Check that a repeated blockage with the same cause is announced only after `REPEAT_DELAY`."""
     record = make_record_from_event(build_blocked_record(find_only_blockage()), NOW - age)
-    (over,) = find_over(RecordLog([record]), [])
+    (over,) = find_ended_blockages(RecordLog([record]), [])
     log = RecordLog([record, make_record_from_event(over)])
     again = find_only_blockage({**ENTRY, "since": format_time(NOW)})
 

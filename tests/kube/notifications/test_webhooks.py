@@ -15,7 +15,7 @@ from kube.notifications.announcements import (
     build_blocked_record,
     build_reference,
     find_blockages,
-    find_over,
+    find_ended_blockages,
 )
 from kube.notifications.webhooks import (
     BLOCKED_TYPE,
@@ -28,15 +28,17 @@ from kube.notifications.webhooks import (
     find_notifications,
     find_url_problem,
     get_url,
-    parse_hosts,
     parse_key,
+    parse_permitted_origins,
 )
 from kube.paths import Object
 from kube.times import format_time
 from tests.kube.notifications.test_announcements import ENTRY, NOW, make_blocked_maintenance
 from tests.kube.samples import make_maintenance
 
-PERMITTED = parse_hosts("hooks.example.com, other.example:8443, http://receiver.chat.svc:8080, http://plain")
+PERMITTED = parse_permitted_origins(
+    "hooks.example.com, other.example:8443, http://receiver.chat.svc:8080, http://plain"
+)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +76,8 @@ def test_only_permitted_notification_urls_are_used(url: str, is_permitted: bool)
 
 
 def test_no_notification_url_is_permitted_by_default() -> None:
-    assert parse_hosts("") == parse_hosts(" , ") == frozenset()
-    assert find_url_problem("https://hooks.example.com/secret", parse_hosts("")) == (
+    assert parse_permitted_origins("") == parse_permitted_origins(" , ") == frozenset()
+    assert find_url_problem("https://hooks.example.com/secret", parse_permitted_origins("")) == (
         "spec.notify.url: https://hooks.example.com:443 is not permitted: add it to NOTIFY_HOSTS of notify-owners, "
         "or remove the field"
     )
@@ -84,7 +86,7 @@ def test_no_notification_url_is_permitted_by_default() -> None:
 @pytest.mark.parametrize("text", ["https://a", "a/b", "*.example.com", "a:b", "a b", "ftp://a", "a:123456"])
 def test_error_names_malformed_permitted_host(text: str) -> None:
     with pytest.raises(ValueError, match="is not a host: write HOST, HOST:PORT, or http://HOST:PORT"):
-        parse_hosts(f"good.example,{text}")
+        parse_permitted_origins(f"good.example,{text}")
 
 
 def test_notification_signature_equals_published_example() -> None:
@@ -146,7 +148,7 @@ def test_beginning_and_end_of_blockage_are_notified_once() -> None:
     assert find(blocked_maintenance, log) == []
 
     maintenance = make_maintenance({"phase": RUNNING})
-    (over,) = find_over(log, [])
+    (over,) = find_ended_blockages(log, [])
     log.add(over)
     (unblocked,) = find(maintenance, log)
     assert (unblocked.type, unblocked.data["node"], unblocked.data["budget"]) == (UNBLOCKED_TYPE, "node-1", "shop/web")
@@ -158,7 +160,7 @@ def test_beginning_and_end_of_blockage_are_notified_once() -> None:
 def test_end_of_blockage_is_not_notified_without_beginning() -> None:
     """Check that the end of a blockage is not notified if the receiver got no notification of its beginning."""
     log = RecordLog([build_blocked_record(find_blockages(make_blocked_maintenance())[0])])
-    log.add(find_over(log, [])[0])
+    log.add(find_ended_blockages(log, [])[0])
 
     assert find(make_maintenance({"phase": RUNNING}), log) == []
 

@@ -15,7 +15,7 @@ from kube.virtualization.drain_forecast import (
     VmiSnapshot,
     build_vmi_reports,
     build_warnings,
-    describe_moves,
+    describe_migrating_vms,
     explain_taint_mismatch,
     explain_unknown_strategy,
     forecast_drain,
@@ -225,8 +225,10 @@ def test_drain_warnings_name_affected_vms() -> None:
         "5 virtual machines will be shut down and started on another node: "
         "ns/plain-0, ns/plain-1, ns/plain-2 and 2 more",
     ]
-    assert describe_moves(reports) == "1 virtual machine will move to another node without interruption: ns/live"
-    assert (build_warnings([]), describe_moves([])) == ([], "")
+    assert (
+        describe_migrating_vms(reports) == "1 virtual machine will move to another node without interruption: ns/live"
+    )
+    assert (build_warnings([]), describe_migrating_vms([])) == ([], "")
     external_reports = build_vmi_reports(VmiSnapshot([make_vmi("e", strategy="External")], kubevirt=KUBEVIRT))
     assert build_warnings(external_reports)[0].endswith(
         "ns/e (until the controller for evictionStrategy External has moved it)"

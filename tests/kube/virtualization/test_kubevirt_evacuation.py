@@ -10,7 +10,7 @@ from kube.budgets import VIRT_LAUNCHER_REASONS
 from kube.nodes import Node
 from kube.paths import Object
 from kube.virtualization.evacuation import Wait
-from kube.virtualization.kubevirt_evacuation import find_waits
+from kube.virtualization.kubevirt_evacuation import find_kubevirt_waits
 from tests.kube.samples import make_node
 from tests.kube.virtualization.test_evacuation import UNMIGRATABLE_CONDITION, make_migration, make_vmi
 from tests.proofs import proves
@@ -39,7 +39,7 @@ def get_wait_of_vmi(
     vmi: Object, *migrations: Object, nodes: Mapping[str, Node] | None = None, taint_key: str = ""
 ) -> Wait:
     """Return the `Wait` of the VMI, which states the reason why it waits."""
-    (wait,) = find_waits(
+    (wait,) = find_kubevirt_waits(
         [vmi], list(migrations), nodes or make_drained_nodes(KUBEVIRT_TAINT_KEY), make_kubevirt(taint_key)
     ).values()
     return wait
@@ -59,7 +59,7 @@ def get_wait_of_vmi(
 )
 def test_vmi_that_kubevirt_does_not_migrate_has_no_reason_to_wait(vmi: Object) -> None:
     """Check that a VMI that KubeVirt does not migrate has no reason to wait."""
-    assert find_waits([vmi], [], make_drained_nodes(KUBEVIRT_TAINT_KEY), make_kubevirt()) == {}
+    assert find_kubevirt_waits([vmi], [], make_drained_nodes(KUBEVIRT_TAINT_KEY), make_kubevirt()) == {}
 
 
 @proves("DRN-10")
@@ -98,11 +98,17 @@ def test_vmi_that_kubevirt_migrates_waits_for_kubevirt(strategy: str | None, def
     """Check that a VMI waits for KubeVirt if its own or the default eviction strategy makes KubeVirt migrate it."""
     kubevirt, vmi = make_kubevirt(default_strategy=default_strategy), make_vmi("x", strategy=strategy)
 
-    assert find_waits([vmi], [], make_drained_nodes(KUBEVIRT_TAINT_KEY), kubevirt) == {("ns", "x"): WAIT_FOR_MIGRATION}
+    assert find_kubevirt_waits([vmi], [], make_drained_nodes(KUBEVIRT_TAINT_KEY), kubevirt) == {
+        ("ns", "x"): WAIT_FOR_MIGRATION
+    }
     assert (
-        find_waits([vmi], [], make_drained_nodes(MEDIK8S_TAINT_KEY), kubevirt)["ns", "x"].reason == "WaitsForKubeVirt"
+        find_kubevirt_waits([vmi], [], make_drained_nodes(MEDIK8S_TAINT_KEY), kubevirt)["ns", "x"].reason
+        == "WaitsForKubeVirt"
     )
-    assert find_waits([make_vmi("x", strategy="None")], [], make_drained_nodes(KUBEVIRT_TAINT_KEY), kubevirt) == {}
+    assert (
+        find_kubevirt_waits([make_vmi("x", strategy="None")], [], make_drained_nodes(KUBEVIRT_TAINT_KEY), kubevirt)
+        == {}
+    )
 
 
 @proves("DRN-10", "C14")

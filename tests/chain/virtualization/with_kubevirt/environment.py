@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any, TypeVar
 
-from kube.budgets import build_budgets_path
+from kube.budgets import build_namespace_budgets_path
 from kube.nodes import NODES_PATH, build_node_path
 from kube.paths import Object
 from kube.virtualization.kubevirt_evacuation import PENDING_PHASES
@@ -143,7 +143,7 @@ class KubeVirtEnvironment(VirtualizationEnvironment):
     @property
     def budgets_path(self) -> str:
         """Return the API path of the PodDisruptionBudgets in the VMs' namespace."""
-        return build_budgets_path(self.vm_namespace)
+        return build_namespace_budgets_path(self.vm_namespace)
 
     def list_product_objects(self) -> list[str]:
         """Return the names of the migrations and PodDisruptionBudgets that this product created."""

@@ -10,9 +10,9 @@ from kube.virtualization.vmis import build_migrations_path
 from localcluster.audit_log import AuditLog
 from localcluster.waiting import wait_for_collection
 from tests.chain.virtualization.environment import get_blocking_details_by_pod, get_boot, get_node_name, is_running
-from tests.chain.virtualization.test_migrations import do_all_messages_contain, list_node_names
+from tests.chain.virtualization.test_migrations import do_all_blocked_messages_contain, list_node_names
 from tests.chain.virtualization.with_kubevirt.environment import KubeVirtEnvironment
-from tests.chain.virtualization.with_kubevirt.test_passive import is_only_blocked_by
+from tests.chain.virtualization.with_kubevirt.test_passive import has_only_blocked_pod
 from tests.machine_speed import is_below_scaled_limit
 from tests.proofs import proves
 
@@ -59,7 +59,9 @@ def test_vm_that_becomes_migratable_is_migrated_by_kubevirt(environment: KubeVir
     node, _ = environment.create_node(), environment.create_node()
     environment.wait_until_running(environment.create_vm("late", node, unmigratable_reason=UNMIGRATABLE_REASON))
     path = environment.create_maintenance(node)
-    environment.wait_for_state(path, lambda maintenance: do_all_messages_contain(maintenance, UNMIGRATABLE_REASON))
+    environment.wait_for_state(
+        path, lambda maintenance: do_all_blocked_messages_contain(maintenance, UNMIGRATABLE_REASON)
+    )
     environment.make_migratable("late")
     started = time.monotonic()
     with environment.create_watcher() as watcher:
@@ -91,7 +93,7 @@ def test_deleted_migration_does_not_shut_down_vm(environment: KubeVirtEnvironmen
             environment.client, build_migrations_path(environment.vm_namespace), lambda migrations: not migrations
         )
         environment.send_tick()
-        environment.wait_for_state(path, lambda maintenance: is_only_blocked_by(maintenance, "Migrating"))
+        environment.wait_for_state(path, lambda maintenance: has_only_blocked_pod(maintenance, "Migrating"))
     assert environment.list_shut_down_vms(evictions) == set()
     environment.delete_vm("disturbed")
     environment.wait_for_state(path)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 REMEDY_TEXT = f"set spec.configuration.migrations.nodeDrainTaintKey of KubeVirt kubevirt/kubevirt to {TAINT_KEY}"
 
 
-def is_only_blocked_by(maintenance: Object, reason: str, text: str = "") -> bool:
+def has_only_blocked_pod(maintenance: Object, reason: str, text: str = "") -> bool:
     """Return whether the status lists exactly one blocked pod, with this reason and with `text` in its message."""
     return [
         blocking_reason == reason and text in message
@@ -44,12 +44,12 @@ def test_taint_unknown_to_kubevirt_is_reported_with_remedy(environment: KubeVirt
     with environment.configure_kubevirt({}):
         path = environment.create_maintenance(node)
         environment.wait_for_state(
-            path, lambda maintenance: is_only_blocked_by(maintenance, "WaitsForKubeVirt", REMEDY_TEXT)
+            path, lambda maintenance: has_only_blocked_pod(maintenance, "WaitsForKubeVirt", REMEDY_TEXT)
         )
         with environment.hold_migrations(*list_node_names(environment)):
             older_api_maintenance = environment.create_maintenance(older_api_node, api_version=KUBEVIRT.api_version)
             environment.wait_for_state(
-                older_api_maintenance, lambda maintenance: is_only_blocked_by(maintenance, "Migrating", "is Running")
+                older_api_maintenance, lambda maintenance: has_only_blocked_pod(maintenance, "Migrating", "is Running")
             )
         environment.wait_for_state(older_api_maintenance)
         assert get_node_name(environment.get_vmis_by_name()["waiting"]) == node
@@ -76,7 +76,7 @@ def test_kubevirt_migrates_vmi_whose_eviction_is_rejected(environment: KubeVirtE
     with environment.configure_kubevirt({}), environment.api:
         path = environment.create_maintenance(node)
         environment.wait_for_state(
-            path, lambda maintenance: is_only_blocked_by(maintenance, "NotMigratable", "no disk")
+            path, lambda maintenance: has_only_blocked_pod(maintenance, "NotMigratable", "no disk")
         )
         assert node not in {get_node_name(environment.get_vmis_by_name()[name]) for name in ("asked", "possible")}
         environment.make_migratable("stuck")
@@ -96,12 +96,12 @@ def test_failed_migration_is_reported_and_retried_by_kubevirt(environment: KubeV
     evictions = AuditLog(environment.cluster.audit_log)
     path = environment.create_maintenance(node)
     environment.wait_for_state(
-        path, lambda maintenance: is_only_blocked_by(maintenance, "MigrationFailed", "failed once")
+        path, lambda maintenance: has_only_blocked_pod(maintenance, "MigrationFailed", "failed once")
     )
     environment.set_migration_failure(*other_nodes, is_enabled=False)
 
     def is_retry_pending(maintenance: Object) -> bool:
-        return is_only_blocked_by(maintenance, "MigrationFailed", "is Pending")
+        return has_only_blocked_pod(maintenance, "MigrationFailed", "is Pending")
 
     retrying_maintenance = environment.wait_with_heartbeats(
         node, lambda: environment.wait_for_state(path, is_retry_pending, timeout=5)
@@ -145,7 +145,7 @@ def test_vm_always_has_pdb_while_kubevirt_is_reinstalled(environment: KubeVirtEn
         environment.send_tick()
         assert environment.list_protected_vmis() == {"between"}
         path = environment.create_maintenance(node)
-        environment.wait_for_state(path, lambda maintenance: is_only_blocked_by(maintenance, "Migrating"))
+        environment.wait_for_state(path, lambda maintenance: has_only_blocked_pod(maintenance, "Migrating"))
         waiter = thread.submit(
             wait_for_collection,
             environment.client,
