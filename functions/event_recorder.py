@@ -30,19 +30,34 @@ class EventRecorder:
     def __init__(self) -> None:
         self._reported_at: MutableMapping[Api, dict[str, float]] = WeakKeyDictionary()
 
-    async def record(self, api: Api, notices: Iterable[KubernetesEvent]) -> list[KubernetesEvent]:
+    async def record(self, api: Api, kubernetes_events: Iterable[KubernetesEvent]) -> list[KubernetesEvent]:
         """Write the Events concurrently, and return those that were written or already existed.
 
         An Event without a series is skipped if this process tried to record it recently. Otherwise, Events that hang or
         are rejected would take the time and the quota (`MAX_EVENTS_PER_CALL`) of other Events in each call.
         """
         recent = self._get_recent_reports(api)
-        named = {f"{notice.namespace}/{notice.event_name}": notice for notice in notices}
-        new = {name: notice for name, notice in named.items() if notice.series or name not in recent}
+        named = {
+            f"{kubernetes_event.namespace}/{kubernetes_event.event_name}": kubernetes_event
+            for kubernetes_event in kubernetes_events
+        }
+        new = {
+            name: kubernetes_event
+            for name, kubernetes_event in named.items()
+            if kubernetes_event.series or name not in recent
+        }
         selected, now = dict(islice(new.items(), MAX_EVENTS_PER_CALL)), datetime.now(timezone.utc)
-        recent.update({name: time.monotonic() for name, notice in selected.items() if not notice.series})
-        are_written = await gather_all(*(_try_write_event(api, notice, now) for notice in selected.values()))
-        return [notice for notice, is_written in zip(selected.values(), are_written, strict=True) if is_written]
+        recent.update(
+            {name: time.monotonic() for name, kubernetes_event in selected.items() if not kubernetes_event.series}
+        )
+        are_written = await gather_all(
+            *(_try_write_event(api, kubernetes_event, now) for kubernetes_event in selected.values())
+        )
+        return [
+            kubernetes_event
+            for kubernetes_event, is_written in zip(selected.values(), are_written, strict=True)
+            if is_written
+        ]
 
     def should_report(self, api: Api, key: str) -> bool:
         """Return whether `key` was last reported more than `REPEAT_SECONDS` ago or never, and mark it as reported."""
@@ -68,13 +83,13 @@ class EventRecorder:
 EVENT_RECORDER = EventRecorder()
 
 
-async def _try_write_event(api: Api, notice: KubernetesEvent, now: datetime) -> bool:
+async def _try_write_event(api: Api, kubernetes_event: KubernetesEvent, now: datetime) -> bool:
     """Write the Event, and return whether the write succeeded; log an API error together with the Event's message."""
     try:
-        await _create_or_count_event(api, build_event(notice, now), is_counted=bool(notice.series))
+        await _create_or_count_event(api, build_event(kubernetes_event, now), is_counted=bool(kubernetes_event.series))
     except ApiError as error:
-        fields = {**notice.log_fields, "message": notice.message}
-        log.warning("cannot record Event %s: %s", notice.reason, error.message, extra={"fields": fields})
+        fields = {**kubernetes_event.log_fields, "message": kubernetes_event.message}
+        log.warning("cannot record Event %s: %s", kubernetes_event.reason, error.message, extra={"fields": fields})
         return False
     return True
 

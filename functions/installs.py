@@ -174,5 +174,5 @@ def _log_passive(account: ServiceAccount, holder: ServiceAccount) -> None:
 def _report_passive(account: ServiceAccount, holder: ServiceAccount, client: SyncClient) -> None:
     """Report that this install is passive, in the log and in an Event on the Lease."""
     _log_passive(account, holder)
-    notice = install_lease.build_passive_event(account, holder)
-    client.run(EVENT_RECORDER.record(client.api, [notice]))
+    kubernetes_event = install_lease.build_passive_event(account, holder)
+    client.run(EVENT_RECORDER.record(client.api, [kubernetes_event]))

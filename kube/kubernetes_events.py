@@ -1,4 +1,4 @@
-"""Kubernetes Events, which `kubectl describe` shows with an object: builds them from an `KubernetesEvent`.
+"""Kubernetes Events, which `kubectl describe` shows with an object: built from a `KubernetesEvent`.
 
 Pure functions for all components; `functions.event_recorder` writes the Events to the API server.
 """
@@ -23,7 +23,7 @@ The API server allows 253 characters in an Event's name and 1024 in its message.
 CLUSTER_SCOPED_NAMESPACE = "default"
 """Namespace of the Kubernetes Events about cluster-scoped objects."""
 NORMAL_TYPE, WARNING_TYPE = "Normal", "Warning"
-NoticeT = TypeVar("NoticeT", bound="KubernetesEvent")
+KubernetesEventT = TypeVar("KubernetesEventT", bound="KubernetesEvent")
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class KubernetesEvent:
         reason: Reason in CamelCase.
         message: Explanation for the administrator.
         event_type: `NORMAL_TYPE` or `WARNING_TYPE`.
-        series: If set, notices with the same series, object and reason increment the `count` of one Event. If "", each
-            message has its own Event, which is written once.
+        series: If set, instances with the same series, object and reason increment the `count` of one Event. If "",
+            each message has its own Event, which is written once.
     """
 
     regarding: Mapping[str, str]
@@ -47,8 +47,8 @@ class KubernetesEvent:
 
     @classmethod
     def from_object(
-        cls: type[NoticeT], obj: Mapping[str, Any], api_version: str, kind: str, reason: str, message: str
-    ) -> NoticeT:
+        cls: type[KubernetesEventT], obj: Mapping[str, Any], api_version: str, kind: str, reason: str, message: str
+    ) -> KubernetesEventT:
         """Build the content of a Warning about `obj`.
 
         The caller passes the API version and kind, because list items and metadata-only objects lack them.
@@ -70,7 +70,7 @@ class KubernetesEvent:
 
     @property
     def event_name(self) -> str:
-        """Return the Event's name; notices that share one Event have the same name."""
+        """Return the Event's name; instances that share one Event have the same name."""
         regarding = self.regarding
         key_parts = (
             (self.series, regarding["kind"], self.reason)
@@ -81,20 +81,20 @@ class KubernetesEvent:
         return f"{regarding['name'][:MAX_NAME_CHARACTERS].rstrip('-.')}.{digest}"
 
 
-def build_event(notice: KubernetesEvent, now: datetime) -> Object:
+def build_event(kubernetes_event: KubernetesEvent, now: datetime) -> Object:
     """Build the Kubernetes Event object with this content."""
-    timestamp, involved_object = format_time(now), dict(notice.regarding)
+    timestamp, involved_object = format_time(now), dict(kubernetes_event.regarding)
     if involved_object["kind"] == "Node":
         # `kubectl describe node` finds the Events whose `involvedObject.uid` is the node's name, as kubelets set it.
         involved_object["uid"] = involved_object["name"]
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": notice.event_name, "namespace": notice.namespace},
+        "metadata": {"name": kubernetes_event.event_name, "namespace": kubernetes_event.namespace},
         "involvedObject": involved_object,
-        "type": notice.event_type,
-        "reason": notice.reason,
-        "message": truncate(notice.message, MAX_MESSAGE_CHARACTERS),
+        "type": kubernetes_event.event_type,
+        "reason": kubernetes_event.reason,
+        "message": truncate(kubernetes_event.message, MAX_MESSAGE_CHARACTERS),
         "source": {"component": "node-maintenance"},
         "firstTimestamp": timestamp,
         "lastTimestamp": timestamp,

@@ -331,8 +331,10 @@ class Renewal:
             secret = next(item for item in self.state.secrets if objects.get_name(item) == name)
             pair, message = component_state.get_current_key_pair(secret), EVENT_MESSAGES[write.reason]
             serial_text = f", serial {key_pairs.format_serial(pair.parsed_certificate)}" if pair else ""
-            notice = build_certificate_event(namespace, write.target, RENEWED_REASON, f"{message}{serial_text}")
-            await _record_events(self._api, [notice])
+            kubernetes_event = build_certificate_event(
+                namespace, write.target, RENEWED_REASON, f"{message}{serial_text}"
+            )
+            await _record_events(self._api, [kubernetes_event])
 
     async def _exclude_unwritable_object(self, target: tuple[str, str], error: ApiError) -> None:
         """Exclude an object whose write failed, so that the pass continues with the component's other objects."""
@@ -356,14 +358,14 @@ class Renewal:
 
     async def _record_failure_event(self, message: str) -> None:
         target = ("ConfigMap", self.state.component.bundle_configmap_name)
-        notice = build_certificate_event(self.state.namespace, target, NOT_RENEWED_REASON, message)
-        await _record_events(self._api, [notice])
+        kubernetes_event = build_certificate_event(self.state.namespace, target, NOT_RENEWED_REASON, message)
+        await _record_events(self._api, [kubernetes_event])
 
 
-async def _record_events(api: Api, notices: Iterable[KubernetesEvent]) -> None:
+async def _record_events(api: Api, kubernetes_events: Iterable[KubernetesEvent]) -> None:
     """Record the Events, for at most `EVENT_TIMEOUT_SECONDS`, so that slow Events do not delay the renewals."""
     try:
-        await asyncio.wait_for(EVENT_RECORDER.record(api, notices), EVENT_TIMEOUT_SECONDS)
+        await asyncio.wait_for(EVENT_RECORDER.record(api, kubernetes_events), EVENT_TIMEOUT_SECONDS)
     except asyncio.TimeoutError:
         log.warning("cannot record Events: no response in time")
 

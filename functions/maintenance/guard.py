@@ -123,10 +123,12 @@ def _report_drift(
             continue
         drift, maintenance = _describe_drift(item, node), item["metadata"]["name"]
         message = f'node "{name}" was {drift} during maintenance "{maintenance}"; cordoning it again'
-        notice = build_node_kubernetes_event(name, CORDONED_AGAIN_REASON, item, message, event_type=WARNING_TYPE)
-        if is_backing_off(_find_repair_event(notice, item, client), now):
+        kubernetes_event = build_node_kubernetes_event(
+            name, CORDONED_AGAIN_REASON, item, message, event_type=WARNING_TYPE
+        )
+        if is_backing_off(_find_repair_event(kubernetes_event, item, client), now):
             continue
-        if not client.run(EVENT_RECORDER.record(client.api, [notice])):
+        if not client.run(EVENT_RECORDER.record(client.api, [kubernetes_event])):
             continue
         log_about(message, item)
         reference = events.ObjectReference.from_object(item)
@@ -136,12 +138,12 @@ def _report_drift(
     return replies
 
 
-def _find_repair_event(notice: KubernetesEvent, maintenance: Object, client: SyncClient) -> Object | None:
+def _find_repair_event(kubernetes_event: KubernetesEvent, maintenance: Object, client: SyncClient) -> Object | None:
     """Return the Kubernetes Event that counts the node's repairs; None if it does not exist or cannot be read."""
     try:
-        items = client.list(EVENTS_PATH, field_selector=f"metadata.name={notice.event_name}")["items"]
+        items = client.list(EVENTS_PATH, field_selector=f"metadata.name={kubernetes_event.event_name}")["items"]
     except ApiError as error:
-        log_about(f"cannot read Event {notice.reason}: {error.message}", maintenance)
+        log_about(f"cannot read Event {kubernetes_event.reason}: {error.message}", maintenance)
         return None
     return items[0] if items else None
 

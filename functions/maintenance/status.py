@@ -123,8 +123,8 @@ def _find_new_escalation_step(maintenance: m.Maintenance, status: Object) -> Esc
 
 def _record_escalation_step(maintenance: m.Maintenance, step: EscalationStep, client: SyncClient) -> bool:
     """Record the Kubernetes Events about the escalation step, and return whether all of them were recorded."""
-    notices = build_escalation_events(maintenance, step)
-    return len(client.run(EVENT_RECORDER.record(client.api, notices))) == len(notices)
+    kubernetes_events = build_escalation_events(maintenance, step)
+    return len(client.run(EVENT_RECORDER.record(client.api, kubernetes_events))) == len(kubernetes_events)
 
 
 def _build_drain_escalated(event: BaseCloudEvent, maintenance: m.Maintenance, step: EscalationStep) -> BaseCloudEvent:
@@ -229,21 +229,23 @@ def _record_changes(maintenance: m.Maintenance, status: Object, client: SyncClie
 
     The function is called after the status write, so that each change is recorded once and delays no eviction.
     """
-    notices = []
+    kubernetes_events = []
     if _is_newly_cordoned(maintenance, status):
-        notices.append(build_node_kubernetes_event(m.get_node_name(maintenance), CORDON_REASON, maintenance))
+        kubernetes_events.append(build_node_kubernetes_event(m.get_node_name(maintenance), CORDON_REASON, maintenance))
     phase, error = status.get("phase"), status.get("lastError") or ""
     if phase:
         log_about(f"phase is {phase} now", maintenance, phase=phase, error=error)
     if phase == m.SUCCEEDED:
-        notices += build_progress_events(SUCCEED_REASON, maintenance)
+        kubernetes_events += build_progress_events(SUCCEED_REASON, maintenance)
     elif phase == m.FAILED:
-        notices += build_progress_events(FAIL_REASON, maintenance, error)
+        kubernetes_events += build_progress_events(FAIL_REASON, maintenance, error)
     elif phase and m.get_phase(maintenance) != m.SUCCEEDED:  # A late pod may change Succeeded back to Running.
-        notices += build_progress_events(BEGIN_REASON, maintenance, m.get_spec(maintenance).get("reason") or "")
+        kubernetes_events += build_progress_events(
+            BEGIN_REASON, maintenance, m.get_spec(maintenance).get("reason") or ""
+        )
     if _is_newly_overdue(maintenance, status):
-        notices += build_progress_events(DEADLINE_REASON, maintenance)
-    client.run(EVENT_RECORDER.record(client.api, notices))
+        kubernetes_events += build_progress_events(DEADLINE_REASON, maintenance)
+    client.run(EVENT_RECORDER.record(client.api, kubernetes_events))
 
 
 def _is_newly_cordoned(maintenance: m.Maintenance, status: Object) -> bool:

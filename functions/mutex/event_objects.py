@@ -160,8 +160,8 @@ def log_about(message: str, obj: Object, **fields: object) -> None:
 
 def record_warning(run: Object, reason: str, message: str, client: SyncClient) -> None:
     """Record a Warning Event on a MutexRunConfig; an API error is only logged, so that it does not halt the run."""
-    notice = KubernetesEvent.from_object(run, run["apiVersion"], run["kind"], reason, message)
-    client.run(EVENT_RECORDER.record(client.api, [notice]))
+    kubernetes_event = KubernetesEvent.from_object(run, run["apiVersion"], run["kind"], reason, message)
+    client.run(EVENT_RECORDER.record(client.api, [kubernetes_event]))
 
 
 def log_failure(step: str, event: BaseCloudEvent, error: str) -> Replies:

@@ -229,8 +229,8 @@ def _protect_vmi(
 def _record_wait_reason(vmi: Resource, wait: Wait, client: SyncClient) -> None:
     """Record a Warning Event that reports what the VMI waits for; the VMI's budget reports the same reason."""
     message = f'node "{wait.node}" is being drained: {wait.message}'
-    notice = KubernetesEvent.from_object(vmi, API_VERSION, VMI_KIND, wait.reason, message)
-    client.run(EVENT_RECORDER.record(client.api, [notice]))
+    kubernetes_event = KubernetesEvent.from_object(vmi, API_VERSION, VMI_KIND, wait.reason, message)
+    client.run(EVENT_RECORDER.record(client.api, [kubernetes_event]))
 
 
 def _record_unknown_strategies(vmis: Iterable[Object], client: SyncClient) -> None:
@@ -243,12 +243,12 @@ def _record_unknown_strategies(vmis: Iterable[Object], client: SyncClient) -> No
     except ApiError as error:
         log.warning("cannot read the run strategies of virtual machines: %s", error.message)
         return
-    notices = [
+    kubernetes_events = [
         KubernetesEvent.from_object(vm, API_VERSION, VM_KIND, UNKNOWN_RUN_STRATEGY, message)
         for vm, node in stopping
         if (message := explain_unknown_strategy(vm, node))
     ]
-    client.run(EVENT_RECORDER.record(client.api, notices))
+    client.run(EVENT_RECORDER.record(client.api, kubernetes_events))
 
 
 def _create_budget(vmi: Resource, wait: Wait | None, client: SyncClient, writer: BudgetWriter) -> set[str]:

@@ -89,15 +89,19 @@ async def read_snapshot(api: Api, namespace: str, targets: Collection[Object] | 
     """Read a namespace's certificates; `targets` are the cluster's CA injection targets, None if unknown."""
     lists = (objects.build_secrets_path(namespace), objects.build_configmaps_path(namespace))
     secrets, configmaps = await gather_all(*(list_all(api, path, label_selector=COMPONENT_LABEL) for path in lists))
-    notices = {get_name(secret): notice for secret in secrets.items if (notice := _build_not_renewed_event(secret))}
-    own_secrets = [secret for secret in secrets.items if get_name(secret) not in notices]
+    kubernetes_events = {
+        get_name(secret): kubernetes_event
+        for secret in secrets.items
+        if (kubernetes_event := _build_not_renewed_event(secret))
+    }
+    own_secrets = [secret for secret in secrets.items if get_name(secret) not in kubernetes_events]
     component_names = {objects.get_component_name(item) for item in [*own_secrets, *configmaps.items]}
     states = [
         await _read_component_state(api, component, namespace, own_secrets, configmaps.items, targets)
         for component in COMPONENTS.values()
         if component.name in component_names
     ]
-    return NamespaceSnapshot(tuple(states), tuple(notices.values()))
+    return NamespaceSnapshot(tuple(states), tuple(kubernetes_events.values()))
 
 
 async def _read_component_state(

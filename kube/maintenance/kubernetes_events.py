@@ -55,17 +55,22 @@ def build_progress_events(reason: str, maintenance: Maintenance, detail: str = "
     event_type = WARNING_TYPE if reason in WARNING_REASONS else NORMAL_TYPE
     regarding = {"apiVersion": maintenance["apiVersion"], "kind": "NodeMaintenance"}
     regarding |= {key: metadata[key] for key in ("name", "uid")}
-    notices = [_build_counted_event(regarding, reason, message, maintenance, event_type)]
+    kubernetes_events = [_build_counted_event(regarding, reason, message, maintenance, event_type)]
     if node_name:
-        notices.append(build_node_kubernetes_event(node_name, reason, maintenance, message, event_type=event_type))
-    return notices
+        kubernetes_events.append(
+            build_node_kubernetes_event(node_name, reason, maintenance, message, event_type=event_type)
+        )
+    return kubernetes_events
 
 
 def build_escalation_events(maintenance: Maintenance, step: EscalationStep) -> list[KubernetesEvent]:
     """Build the Events that report an escalation step; each step has its own Events."""
     detail = f"step {step.action}, {step.after} after its start: {ACTION_EFFECTS[step.action]}"
-    notices = build_progress_events(ESCALATE_REASON, maintenance, detail)
-    return [replace(notice, series=f"{notice.series}/{step.action}/{step.after}") for notice in notices]
+    kubernetes_events = build_progress_events(ESCALATE_REASON, maintenance, detail)
+    return [
+        replace(kubernetes_event, series=f"{kubernetes_event.series}/{step.action}/{step.after}")
+        for kubernetes_event in kubernetes_events
+    ]
 
 
 def _build_counted_event(

@@ -1,4 +1,4 @@
-"""Tests for `apply_to_each`, which continues after an error, and `raise_first_error`, which raises one of the errors."""
+"""Tests for `apply_to_each`, which continues after an error, and `raise_first_error`, which raises one of them."""
 
 from __future__ import annotations
 

@@ -50,11 +50,11 @@ def test_takeover_makes_account_holder_of_install_lease() -> None:
 
 def test_message_of_passive_install_names_active_install() -> None:
     """Check that a passive install reports in an Event on the Lease which install is active."""
-    notice = install_lease.build_passive_event(OTHER_ACCOUNT, OWN_ACCOUNT)
+    kubernetes_event = install_lease.build_passive_event(OTHER_ACCOUNT, OWN_ACCOUNT)
 
-    assert notice.message == install_lease.build_passive_message(OTHER_ACCOUNT, OWN_ACCOUNT)
-    assert "in namespace kubevirt-hyperconverged is passive" in notice.message
-    assert "the install in namespace node-maintenance is active" in notice.message
-    assert (notice.regarding["name"], notice.event_type) == (install_lease.LEASE_NAME, "Warning")
-    assert notice.event_name == install_lease.build_passive_event(OTHER_ACCOUNT, OWN_ACCOUNT).event_name
-    assert notice.event_name != install_lease.build_passive_event(OWN_ACCOUNT, OTHER_ACCOUNT).event_name
+    assert kubernetes_event.message == install_lease.build_passive_message(OTHER_ACCOUNT, OWN_ACCOUNT)
+    assert "in namespace kubevirt-hyperconverged is passive" in kubernetes_event.message
+    assert "the install in namespace node-maintenance is active" in kubernetes_event.message
+    assert (kubernetes_event.regarding["name"], kubernetes_event.event_type) == (install_lease.LEASE_NAME, "Warning")
+    assert kubernetes_event.event_name == install_lease.build_passive_event(OTHER_ACCOUNT, OWN_ACCOUNT).event_name
+    assert kubernetes_event.event_name != install_lease.build_passive_event(OWN_ACCOUNT, OTHER_ACCOUNT).event_name

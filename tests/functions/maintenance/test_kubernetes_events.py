@@ -199,10 +199,10 @@ def test_rejected_kubernetes_event_is_logged(workload: Workload, caplog: pytest.
     maintenance = workload.create_maintenance("n")
     unprivileged_client = SyncClient(str(workload.local_cluster.ensure_kubeconfig(UNPRIVILEGED)))
 
-    notice = build_node_kubernetes_event("n", UNCORDON_REASON, maintenance)
+    kubernetes_event = build_node_kubernetes_event("n", UNCORDON_REASON, maintenance)
 
     with caplog.at_level("INFO", logger=event_recorder.log.name):
-        assert unprivileged_client.run(EventRecorder().record(unprivileged_client.api, [notice])) == []
+        assert unprivileged_client.run(EventRecorder().record(unprivileged_client.api, [kubernetes_event])) == []
     unprivileged_client.close()
 
     (line,) = [record.message for record in caplog.records]
@@ -215,11 +215,11 @@ def test_identical_kubernetes_event_is_recorded_once(workload: Workload) -> None
     One call writes a limited number of Events, and the next call writes the remaining ones.
     """
     pods, api = [make_pod(f"pod-{number}", namespace=workload.namespace) for number in range(22)], workload.client.api
-    notices = [KubernetesEvent.from_object(pod, "v1", "Pod", "Waits", "a") for pod in pods]
+    kubernetes_events = [KubernetesEvent.from_object(pod, "v1", "Pod", "Waits", "a") for pod in pods]
     first_recorder, second_recorder = EventRecorder(), EventRecorder()
 
     counts = [
-        len(workload.client.run(recorder.record(api, notices)))
+        len(workload.client.run(recorder.record(api, kubernetes_events)))
         for recorder in (first_recorder, first_recorder, first_recorder, second_recorder)
     ]
 

@@ -163,7 +163,7 @@ def test_sixth_eviction_of_pdb_waits_for_one_of_five_responses() -> None:
 
 
 def test_wait_turn_returns_false_after_deadline() -> None:
-    """Check that `wait_until_start_allowed` returns False after the deadline if too many evictions are still in flight."""
+    """Check that `wait_until_start_allowed` returns False after the deadline if too many evictions are in flight."""
 
     async def wait_until_deadline() -> tuple[bool, bool]:
         pacer = StartPacer()

@@ -26,7 +26,9 @@ def build_node_event(name: str, reason: str, message: str, now: datetime = NOW) 
 
 
 def build_maintenance_events(reason: str, detail: str, maintenance: Object) -> list[Object]:
-    return [build_event(notice, NOW) for notice in build_progress_events(reason, maintenance, detail)]
+    return [
+        build_event(kubernetes_event, NOW) for kubernetes_event in build_progress_events(reason, maintenance, detail)
+    ]
 
 
 def get_name(event: Object) -> str:
@@ -142,12 +144,12 @@ def test_success_event_is_normal_and_names_object() -> None:
     assert build_increment_patch({}, maintenance_event)["count"] == 2
 
 
-def test_event_notice_without_series_has_event_for_each_message() -> None:
-    """OSV-12: an `KubernetesEvent` without `series` gives a Warning, whose name depends on object, reason and message."""
-    notice, same, other = (
+def test_kubernetes_event_without_series_has_event_for_each_message() -> None:
+    """OSV-12: a `KubernetesEvent` without `series` is a Warning, and its name depends on object, reason and message."""
+    kubernetes_event, same, other = (
         KubernetesEvent.from_object(make_pod(), "v1", "Pod", "Waits", message) for message in ("a", "a", "b")
     )
 
-    assert notice.event_name == same.event_name != other.event_name
-    assert build_event(notice, NOW)["metadata"]["namespace"] == "ns"
-    assert build_event(notice, NOW)["type"] == "Warning"
+    assert kubernetes_event.event_name == same.event_name != other.event_name
+    assert build_event(kubernetes_event, NOW)["metadata"]["namespace"] == "ns"
+    assert build_event(kubernetes_event, NOW)["type"] == "Warning"
