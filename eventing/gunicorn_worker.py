@@ -28,8 +28,8 @@ class DeadlineWorker(gthread.ThreadWorker):
     Otherwise, such clients could occupy all threads.
 
     On shutdown, the worker waits only briefly for connections without a request. A Go client sometimes opens one more
-    connection than it uses. gunicorn's own worker waited 30 seconds for that connection's first request, which delayed
-    the termination of an idle function's pod.
+    connection than it uses. gunicorn's own worker waited 30 seconds for that connection's first request. This wait
+    delayed the termination of an idle function's pod.
     """
 
     request_timeout_seconds = 15.0

@@ -1,8 +1,7 @@
 """Determines the nodes that a command line selects, runs the command for them, and reports one outcome per node.
 
-As with kubectl, users name nodes (`node-1` or `node/node-1`), select them with `-l`, or select all with `--all`. For a
-single named node, the output differs from that for several nodes in two ways: the printed object is not in a list, and
-an error ends the command with the error's own exit status.
+As with kubectl, users name nodes (`node-1` or `node/node-1`), select them with `-l`, or select all with `--all`. If one
+node is named, its object is not printed in a list, and an error ends the command with the error's own exit status.
 """
 
 from __future__ import annotations

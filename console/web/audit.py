@@ -1,8 +1,8 @@
 """Audit log of the console: one JSON line per requested action, with user, action, object, client address and outcome.
 
-The console logs completed and refused actions in every mode. The API server's own audit log is not sufficient: it
-contains only the requests that reach the API server, and it does not name the user if the console acts under its own
-account.
+The console logs completed and refused actions in every mode. The API server's own audit log is not sufficient, because
+it contains only the requests that reach the API server. It also does not name the user if the console acts under its
+own account.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ MIN_CRD_RETRY_SECONDS, MAX_CRD_RETRY_SECONDS = 2.0, 60.0
 """Minimum and maximum seconds between two checks for a missing NodeMaintenance CRD; the interval doubles each time.
 
 Until the webhook finds the CRD, it does not know the NodeMaintenances of that API group, so it cannot reject a conflict
-with them; the step `begin` then rejects the new maintenance.
+with them. In this case, the step `begin` rejects the new maintenance.
 """
 
 MAX_CONCURRENT_POD_LISTS = 4

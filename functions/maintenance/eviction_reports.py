@@ -1,9 +1,9 @@
 """Reports the outcomes of eviction passes: event data, log lines and a metric; decides which hints a pass has handled.
 
 Each eviction must be in the journal (NMO-17, NMO-17a), but the API server may respond to an eviction request after its
-pass has ended. Usually the next pass in this process reports such a late eviction. If the next pass runs in another
-process, or no pass follows, the late eviction is published as an additional reply to the event of its pass: after a
-delay, or when the process exits.
+pass has ended. Usually the next pass in this process reports such a late eviction. If no pass follows in this process,
+the late eviction is published as an additional reply to the event of its pass. This happens after a delay, or when the
+process exits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Detect an upgrade: the control plane is at the desired version, and a worker is older (MUT-2, MUT-31, MUT-32).
 
 A run with `pauseEarly` waits for the control plane in `label-nodes` instead of in this step (C26). The step emits
-`run.restore_pending` if pools must be restored first. That is the case for claimed pools if no upgrade is available or
-the MutexRunConfig no longer names them, and for pools with the selectors of a run whose record is lost.
+`run.restore_pending` if pools must be restored first. Claimed pools must be restored if no upgrade is available, or if
+the MutexRunConfig no longer names them. So must pools with the selectors of a run whose record is lost.
 
 In: `run.validated`. Out: `upgrade.detected`, or `run.restore_pending` while pools must be restored first.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutextargets get; machineconfigpools list; nodes list;

@@ -9,8 +9,8 @@ other pools. The step removes the labels only after all selectors are restored. 
 nodes are restored. The record lists the pools that were restored before an error, and the step does not change them
 again.
 
-A `run.restore_pending` that names a node concerns only that node, which has labels of a run that no longer exists: a
-late write added the labels, or the MutexRunConfig was removed before the restore. Before the step removes the labels,
+A `run.restore_pending` that names a node concerns only that node, which has labels of a run that no longer exists. A
+late write added these labels, or the MutexRunConfig was removed before the restore. Before the step removes the labels,
 it restores only the pools of runs that no longer exist.
 
 In: `run.nodes_done`, `run.restore_pending`. Out: `run.restored`.

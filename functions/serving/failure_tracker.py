@@ -52,8 +52,8 @@ class FailureTracker:
         """Record a failure; return whether it must be reported now.
 
         A failure must be reported if the event has been failing for `REPORT_AFTER_SECONDS`. It must also be reported if
-        the failure of an earlier event with the same failure key was reported recently, unless the event failed only
-        because another attempt is in progress (`busy`).
+        the failure of an earlier event with the same failure key was reported recently. The second rule does not apply
+        if the event failed only because another attempt is in progress (`busy`).
         """
         now, event_id, failure_key = time.monotonic(), _get_event_id(event), _build_failure_key(event)
         with self._lock:
