@@ -56,8 +56,8 @@ class HintState(Enum):
     """Whether a node's pods have changed since the last hint about one PodDisruptionBudget."""
 
     ANSWERED = "no hint was sent since a pod last became terminating"
-    UNANSWERED = "a hint was sent, and no pod has become terminating or left since"
-    POD_LEFT = "a hint was sent, and a pod that was already terminating has left since"
+    UNANSWERED = "a hint was sent, and no pod has become terminating or was removed since"
+    POD_REMOVED = "a hint was sent, and a pod that was already terminating was removed since"
 
 
 class HintEvent(Enum):
@@ -72,10 +72,10 @@ class HintEvent(Enum):
 TRANSITIONS = {
     (HintState.ANSWERED, HintEvent.HINTED): HintState.UNANSWERED,
     (HintState.UNANSWERED, HintEvent.POD_EVICTED): HintState.ANSWERED,
-    (HintState.UNANSWERED, HintEvent.POD_GONE): HintState.POD_LEFT,
-    (HintState.POD_LEFT, HintEvent.HINTED): HintState.UNANSWERED,
-    (HintState.POD_LEFT, HintEvent.POD_EVICTED): HintState.ANSWERED,
-    (HintState.POD_LEFT, HintEvent.BUDGET_OPENED): HintState.ANSWERED,
+    (HintState.UNANSWERED, HintEvent.POD_GONE): HintState.POD_REMOVED,
+    (HintState.POD_REMOVED, HintEvent.HINTED): HintState.UNANSWERED,
+    (HintState.POD_REMOVED, HintEvent.POD_EVICTED): HintState.ANSWERED,
+    (HintState.POD_REMOVED, HintEvent.BUDGET_OPENED): HintState.ANSWERED,
 }
 """The next state by state and event; other events do not change the state.
 

@@ -212,17 +212,17 @@ class EvictionPass:
     def plan(self, pods: ClassifiedPods) -> EvictionPlan:
         """Plan the evictions that the PodDisruptionBudgets allow and the escalation's deletions; skip pods in backoff.
 
-        The events `node.tainted` and `drain.overdue`, which `resync` emits, repeat the evacuation request for each pod
-        that waits for KubeVirt.
+        `node.tainted` and `drain.overdue`, which `resync` also emits, repeat the evacuation request for each pod that
+        waits for KubeVirt.
         """
         evictable = drain_flags.select_evictable_pods(pods.classification, self.options)
         due, backing_off = split_due_pods(evictable, self.maintenance, self.now)
-        is_tick = self.event.get_type() in (events.NODE_TAINTED, events.DRAIN_OVERDUE)
+        repeats_evacuation_requests = self.event.get_type() in (events.NODE_TAINTED, events.DRAIN_OVERDUE)
         plan = plan_evictions(
             due,
             pods.budgets.items,
             self.options,
-            lambda item: is_tick or not was_blocked(item, self.maintenance),
+            lambda item: repeats_evacuation_requests or not was_blocked(item, self.maintenance),
         )
         return self._add_escalation_deletions(replace(plan, blocked=[*plan.blocked, *backing_off]), pods)
 

@@ -79,7 +79,8 @@ class PodHintPolicy(HintPolicy):
     def may_replace(self, waiting: BaseCloudEvent, newer: BaseCloudEvent) -> bool:
         """Return whether the waiting hint is neither `node.tainted` nor `drain.overdue`.
 
-        For hints of these two types, `evict` also reports a drifted node and repeats evacuation requests.
+        For these two types, `evict` also reports a drifted node and repeats evacuation requests. For a newer hint
+        about a pod or PodDisruptionBudget, `evict` would do neither.
         """
         return waiting.get_type() not in (events.NODE_TAINTED, events.DRAIN_OVERDUE)
 

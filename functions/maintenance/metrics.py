@@ -50,8 +50,7 @@ ESCALATION_STEPS = Counter(
 )
 RESYNC_EVENTS = Counter(
     "nodemaintenance_resync_events_total",
-    "Events that resync re-emitted because no function had acted on them: the number of lost events, whichever broker "
-    "is used",
+    "Events that resync emitted so that maintenances continue: after lost events, and to retry or escalate drains",
     ["type"],
 )
 SNAPSHOT_TTL_SECONDS = 60.0

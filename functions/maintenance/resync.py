@@ -1,4 +1,6 @@
-"""Resync: on every tick, re-emit exactly the event that a maintenance waits for (X-3, X-5, design rule 4).
+"""Resync: on every tick, emit the event by which each waiting maintenance continues (X-3, X-5, design rule 4).
+
+The observed state of a maintenance determines the event, which can differ from the event that was lost.
 
 A tick is a PingSource event, which arrives every 15 seconds. On each tick, the step lists maintenances, nodes under
 maintenance and Leases page by page. In addition, it reads at most `MAX_READS_PER_TICK` single nodes, and the pods on at
@@ -42,10 +44,10 @@ from kube.nodes import MAINTENANCE_LABEL, NODES_PATH, build_node_path
 from kube.paths import MALFORMED_OBJECT_ERRORS, Object
 from kube.trimming import trim_node
 
-MAX_READS_PER_TICK, MIN_SUCCEEDED_READS = 20, 5
+MAX_READS_PER_TICK, READS_FOR_DRAINED_NODES = 20, 5
 """Maximum number of single nodes, and of nodes' pod lists, that `resync` reads per PingSource event.
 
-`MIN_SUCCEEDED_READS` of the pod lists are reserved for drained nodes, on which a pod may have been created late.
+`READS_FOR_DRAINED_NODES` of the pod lists are reserved for drained nodes, on which a pod may have been created late.
 """
 log = logging.getLogger("functions")
 
@@ -188,7 +190,7 @@ def _select_for_pod_read(maintenances: list[Object], rotations: ReadRotations) -
     """Select at most `MAX_READS_PER_TICK` maintenances whose pods to list: running drains first, then drained nodes."""
     drained = [item for item in maintenances if m.get_phase(item) == m.SUCCEEDED]
     draining = [item for item in maintenances if m.get_phase(item) != m.SUCCEEDED]
-    chosen = rotations.draining.take(draining, MAX_READS_PER_TICK - min(len(drained), MIN_SUCCEEDED_READS))
+    chosen = rotations.draining.take(draining, MAX_READS_PER_TICK - min(len(drained), READS_FOR_DRAINED_NODES))
     return chosen + rotations.succeeded.take(drained, MAX_READS_PER_TICK - len(chosen))
 
 

@@ -98,11 +98,15 @@ def _write_status(update: StatusUpdate, client: SyncClient) -> list[BaseCloudEve
         patch = _build_patch(maintenance, update, client)
         if not patch:
             return []
-        step = _find_new_escalation_step(maintenance, patch["status"])
-        if step and step != recorded_step and not _record_escalation_step(maintenance, step, client):
+        escalation_step = _find_new_escalation_step(maintenance, patch["status"])
+        if (
+            escalation_step
+            and escalation_step != recorded_step
+            and not _record_escalation_step(maintenance, escalation_step, client)
+        ):
             update = update._replace(status_input=replace(update.status_input, due_step=None))
             continue
-        recorded_step = step
+        recorded_step = escalation_step
         try:
             client.patch(f"{m.build_path(maintenance)}/status", patch)
         except Conflict:
@@ -112,7 +116,7 @@ def _write_status(update: StatusUpdate, client: SyncClient) -> list[BaseCloudEve
         if not extensions.is_replay(event):
             metrics.observe_status_write(maintenance, patch["status"], datetime.now(timezone.utc))
         _record_changes(maintenance, patch["status"], client)
-        return [_build_drain_escalated(event, maintenance, step)] if step else []
+        return [_build_drain_escalated(event, maintenance, escalation_step)] if escalation_step else []
     raise Retry("other clients keep changing the status")
 
 

@@ -27,7 +27,8 @@ class BudgetQueue:
 
     Attributes:
         budget: The PDB that covers the pods.
-        admitted: Pods that the PDB allows to be evicted now.
+        admitted: Pods to request the eviction of: those that the PDB allows to be evicted now, and those in
+            `EvictionPlan.expected_refusals`.
     """
 
     budget: Budget

@@ -164,13 +164,13 @@ def _map_flag_refusals(classification: PodClassification, options: DrainOptions)
 
 
 def select_evictable_pods(classification: PodClassification, options: DrainOptions) -> list[Pod]:
-    """Return the leaving pods that no flag blocks; terminating pods are included."""
+    """Return the leaving pods that no flag blocks; flags never block terminating pods, because those already leave."""
     refused_uids = {item.pod["uid"] for item in find_pods_blocked_by_flags(classification, options)}
     return [pod for pod in classification.leaving if get_uid(pod) not in refused_uids]
 
 
 def select_permitted_pods(classification: PodClassification, options: DrainOptions) -> list[Pod]:
-    """Return the leaving pods that no flag forbids to remove, whether they are terminating or not."""
+    """Return the leaving pods that no flag forbids to remove; flags apply to terminating pods, too."""
     refusal_by_uid = _map_flag_refusals(classification, options)
     return [pod for pod in classification.leaving if get_uid(pod) not in refusal_by_uid]
 
