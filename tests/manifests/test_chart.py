@@ -72,7 +72,7 @@ def list_single_changes() -> list[Combination]:
         for functions in kustomize.OVERLAYS
         for axis in kustomize.AXES
         for option in axis.options
-        if axis.path not in ("functions", "crds.enabled")
+        if axis.path not in ("functions", "crds.enabled") and option != kustomize.DEFAULTS[axis.path]
     ]
     return [{**change, **_list_required(change)} for change in changes if kustomize.is_supported(change)]
 

@@ -230,6 +230,7 @@ def test_uninstall_is_refused_during_maintenance(release: Release, tmp_path: Pat
     assert release.list_versions(objects) == versions
     assert list_check_objects(release) == {f"job.batch/{CHECK_JOB}"}
 
+    assert "has no deployed releases" in release.upgrade(COMPACT_VALUES, check=False)
     release.run("rollback", RELEASE, "1")
     release.upgrade(COMPACT_VALUES)
     release.cluster.kubectl("delete", "nm/node-1")
