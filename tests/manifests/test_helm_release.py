@@ -42,7 +42,7 @@ from tests.manifests.running_install import RunningInstall
 from tests.proofs import proves
 from tests.workload import build_pod
 
-pytestmark = pytest.mark.distribution
+pytestmark = [pytest.mark.distribution, pytest.mark.timeout(480)]
 LEASE_NAMESPACE = "medik8s-leases"
 OWNER_ANNOTATION = "meta.helm.sh/release-name"
 SIGNING_SECRET = "secret/signing"  # noqa: S105 - a name, not a secret
