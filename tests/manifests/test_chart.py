@@ -211,7 +211,7 @@ def test_crds_can_be_left_out() -> None:
 
 
 def test_uninstall_keeps_objects_with_data_of_users() -> None:
-    """Check that an uninstall keeps CRDs, namespaces and the journal's volume."""
+    """Check that an uninstall keeps CRDs, namespaces, the journal's volume and the signing key."""
     objects = render_release(
         {**IMAGE_VALUES, "components": {"mutex": True, "v1alpha1": True}, "journal": {"storage": "volume"}}
     )
@@ -231,6 +231,7 @@ def test_uninstall_keeps_objects_with_data_of_users() -> None:
         ("Namespace", "medik8s-leases"),
         ("Namespace", "node-upgrade-mutex-operator"),
         ("PersistentVolumeClaim", "journal"),
+        ("Secret", "signing"),
     ]
 
 
