@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,8 @@ from localcluster.chart.templates import CHART_DIR, KEEP_ANNOTATION
 from localcluster.deploy.preflight import SIGNING_SECRET
 from localcluster.processes import GO_ENV
 from localcluster.programs import build
-from tests.manifests.rendering import Manifest, get_identity
+from tests.manifests.documented_commands import read_commands
+from tests.manifests.rendering import ROOT, Manifest, get_identity
 
 RELEASE = "node-maintenance"
 IMAGE_NAME, IMAGE_TAG = "registry.example/nodemaintenance", "v1"
@@ -30,7 +32,7 @@ HOOK_ANNOTATION = "helm.sh/hook"
 def run_helm(
     *arguments: str | Path, values: Values | None = None, kubeconfig: Path | None = None, check: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """Run Helm with these chart values, and with a separate directory for Helm's own files.
+    """Run Helm in the repository with these chart values, and with a separate directory for Helm's own files.
 
     Raises `AssertionError` with Helm's output if it fails, unless `check` is false.
     """
@@ -44,9 +46,16 @@ def run_helm(
     options = ["--values", "-"] if values is not None else []
     command = [build.ensure_programs(build.HELM) / "helm", *arguments, *options]
     stdin = json.dumps(values) if values is not None else None
-    done = subprocess.run(command, input=stdin, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, input=stdin, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert not check or done.returncode == 0, done.stderr or done.stdout
     return done
+
+
+def read_documented_arguments(heading: str, subcommand: str) -> list[str]:
+    """Return the arguments of the Helm command with this subcommand below a heading of docs/helm.md."""
+    commands = [command for command in read_commands("helm.md", heading) if command.startswith(f"helm {subcommand} ")]
+    (command,) = commands
+    return shlex.split(command)[1:]
 
 
 def render_release(values: Values) -> list[Manifest]:
@@ -61,10 +70,10 @@ def parse_manifests(text: str) -> list[Manifest]:
 
 
 def normalize(objects: list[Manifest]) -> dict[tuple[str, str, str, str], Manifest]:
-    """Return identity → object, without Helm's additions.
+    """Return the objects by identity, without Helm's additions.
 
-    These are the hooks of `helm test`, the annotation of kept objects, and the Secret `signing`, which `make deploy`
-    creates for an overlay.
+    These are the hooks of `helm test` and `helm uninstall`, the annotation of kept objects, and the Secret `signing`,
+    which `make deploy` creates for an overlay.
     """
     found = {}
     for manifest in objects:

@@ -11,13 +11,17 @@ from pathlib import Path
 import pytest
 import yaml
 
+from kube.maintenance.groups import DRAIN_TAINTS
+from kube.nodes import UNSCHEDULABLE_TAINT
 from localcluster.access import NAMESPACE
 from localcluster.chart import combinations as kustomize
 from localcluster.chart.conditions import Combination
 from localcluster.chart.templates import CHART_DIR, GENERATED_DIR, KEEP_ANNOTATION, generate_templates
+from localcluster.deploy.removal import EFFECTFUL_RESOURCES
 from localcluster.knative import pod_install
 from release.versions import read_version
 from tests.manifests.helm import (
+    HOOK_ANNOTATION,
     IMAGE_NAME,
     IMAGE_TAG,
     IMAGE_VALUES,
@@ -28,7 +32,16 @@ from tests.manifests.helm import (
     render_release,
     run_helm,
 )
-from tests.manifests.rendering import MANIFESTS, Manifest, filter_by_kind, get_identity, render
+from tests.manifests.helm_release import select_hooks
+from tests.manifests.rendering import (
+    MANIFESTS,
+    SECURITY_CONTEXT,
+    Manifest,
+    filter_by_kind,
+    get_identity,
+    list_rights,
+    render,
+)
 from tests.proofs import proves
 
 pytestmark = pytest.mark.distribution
@@ -59,7 +72,7 @@ def list_single_changes() -> list[Combination]:
         for functions in kustomize.OVERLAYS
         for axis in kustomize.AXES
         for option in axis.options
-        if axis.path not in ("functions", "crds.enabled")
+        if axis.path not in ("functions", "crds.enabled") and option != kustomize.DEFAULTS[axis.path]
     ]
     return [{**change, **_list_required(change)} for change in changes if kustomize.is_supported(change)]
 
@@ -198,7 +211,7 @@ def test_crds_can_be_left_out() -> None:
 
 
 def test_uninstall_keeps_objects_with_data_of_users() -> None:
-    """Check that an uninstall keeps CRDs, namespaces and the journal's volume."""
+    """Check that an uninstall keeps CRDs, namespaces, the journal's volume and the signing key."""
     objects = render_release(
         {**IMAGE_VALUES, "components": {"mutex": True, "v1alpha1": True}, "journal": {"storage": "volume"}}
     )
@@ -218,7 +231,61 @@ def test_uninstall_keeps_objects_with_data_of_users() -> None:
         ("Namespace", "medik8s-leases"),
         ("Namespace", "node-upgrade-mutex-operator"),
         ("PersistentVolumeClaim", "journal"),
+        ("Secret", "signing"),
     ]
+
+
+def test_hooks_are_those_of_test_and_uninstall() -> None:
+    """Check the order and the life of the hooks: their permissions exist only while the Pod or the Job runs."""
+    hooks = [
+        item for item in render_release(IMAGE_VALUES) if HOOK_ANNOTATION in item["metadata"].get("annotations", {})
+    ]
+
+    described = {
+        (annotations[HOOK_ANNOTATION], item["kind"], annotations.get("helm.sh/hook-weight", "0"))
+        for item in hooks
+        for annotations in [item["metadata"]["annotations"]]
+    }
+    accounts = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
+    assert described == {
+        *((event, kind, "-1") for event in ("test", "pre-delete") for kind in accounts),
+        ("test", "Pod", "0"),
+        ("pre-delete", "Job", "0"),
+    }
+    policies = {
+        item["metadata"]["annotations"]["helm.sh/hook-delete-policy"] for item in filter_by_kind(hooks, *accounts)
+    }
+    assert policies == {"before-hook-creation,hook-succeeded,hook-failed"}
+
+
+def test_check_before_uninstall_can_run_during_maintenance_of_all_nodes() -> None:
+    """Check that the Job tolerates the taints of a maintenance, tries once, and ends before Helm's timeout of 300 s."""
+    (job,) = filter_by_kind(render_release(IMAGE_VALUES), "Job")
+    spec = job["spec"]["template"]["spec"]
+
+    tolerated = {(toleration["key"], toleration["effect"]) for toleration in spec["tolerations"]}
+    assert tolerated == {(taint, "NoSchedule") for taint in (UNSCHEDULABLE_TAINT, *DRAIN_TAINTS)}
+    assert (job["spec"]["backoffLimit"], spec["restartPolicy"]) == (0, "Never")
+    assert job["spec"]["activeDeadlineSeconds"] < 300
+    assert spec["containers"][0]["securityContext"] == SECURITY_CONTEXT
+
+
+@pytest.mark.parametrize("has_mutex", [False, True])
+def test_check_before_uninstall_may_only_list_objects_with_finalizers(has_mutex: bool) -> None:
+    """Check that the Job may list the kinds that also prevent `make undeploy`, and nothing else."""
+    hooks = select_hooks(render_release({**IMAGE_VALUES, "components": {"mutex": has_mutex}}), "pre-delete")
+
+    permitted = {(f"{resource}.{group}", verb) for _, group, resource, verb in list_rights(hooks)}
+    assert permitted == {
+        (resource, "list") for resource in EFFECTFUL_RESOURCES if has_mutex or not resource.startswith("mutex")
+    }
+
+
+def test_check_before_uninstall_can_be_left_out() -> None:
+    values = {**IMAGE_VALUES, "uninstall": {"check": False}}
+
+    assert select_hooks(render_release(IMAGE_VALUES), "pre-delete")
+    assert select_hooks(render_release(values), "pre-delete") == []
 
 
 @pytest.mark.parametrize(("values", "message"), REJECTED_VALUES, ids=lambda part: part if isinstance(part, str) else "")

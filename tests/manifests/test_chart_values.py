@@ -14,6 +14,7 @@ import yaml
 from localcluster.chart.combinations import AXES, DEFAULTS
 from localcluster.chart.conditions import BOOLEANS
 from tests.chart_values import CHART, SCHEMA_FILE, VALUES_FILE, list_chart_values, read_schema
+from tests.manifests.documented_commands import read_commands
 from tests.sources import ROOT
 
 VALUES = {value.path: value for value in list_chart_values()}
@@ -75,7 +76,7 @@ def test_generator_knows_options_and_defaults_of_each_value() -> None:
         assert axis.options == options, axis.path
         assert str(json.loads(VALUES[axis.path].default)).lower() == DEFAULTS[axis.path].lower(), axis.path
     choices = {path for path in VALUES if "enum" in read_schema(path) or read_schema(path)["type"] == "boolean"}
-    assert choices == {axis.path for axis in AXES} | {"signing.createSecret"}
+    assert choices == {axis.path for axis in AXES} | {"signing.createSecret", "uninstall.check"}
 
 
 def test_chart_has_version_of_product() -> None:
@@ -88,9 +89,7 @@ def test_chart_has_version_of_product() -> None:
 
 def test_install_page_has_commands_of_helm_page() -> None:
     """Check that docs/install.md has the three commands of docs/helm.md, which run in tests/real/test_helm.py."""
-    install_page, helm_page = ((ROOT / "docs" / name).read_text() for name in ("install.md", "helm.md"))
+    commands = read_commands("helm.md", "Install")
 
-    commands = helm_page.partition("\n## Install\n")[2].partition("```console\n")[2].partition("```")[0]
-
-    assert len(commands.splitlines()) == 3
-    assert f"```console\n{commands}```" in install_page
+    assert len(commands) == 3
+    assert read_commands("install.md", "Install with Helm instead") == commands

@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from kube.mutex.objects import DEFAULT_NAMESPACE
 from localcluster.access import NAMESPACE
-from localcluster.chart.templates import CHART_DIR
 from localcluster.cluster import LocalCluster
-from localcluster.knative.fake_kubelet import write_account_kubeconfig
 from tests.e2e.environment import DELETE_DELAY_ANNOTATION
-from tests.manifests.helm import IMAGE_VALUES, RELEASE, Values, normalize, parse_manifests, run_helm
+from tests.manifests.documented_commands import read_commands
+from tests.manifests.helm import (
+    RELEASE,
+    Values,
+    normalize,
+    read_documented_arguments,
+    render_release,
+    run_helm,
+)
+from tests.manifests.helm_release import (
+    CHECK_JOB,
+    COMPACT_VALUES,
+    Release,
+    run_hook,
+    select_hooks,
+    uninstall_with_check,
+)
 from tests.manifests.rendering import (
     MANIFESTS,
     ROOT,
     SKIP_SCHEMA_OPTION,
-    Manifest,
     get_identity,
     install_knative_crds,
     render_overlay,
@@ -31,70 +42,38 @@ from tests.manifests.running_install import RunningInstall
 from tests.proofs import proves
 from tests.workload import build_pod
 
-pytestmark = pytest.mark.distribution
-COMPACT_VALUES: Values = {**IMAGE_VALUES, "functions": "compact"}
+pytestmark = [pytest.mark.distribution, pytest.mark.timeout(480)]
 LEASE_NAMESPACE = "medik8s-leases"
 OWNER_ANNOTATION = "meta.helm.sh/release-name"
+SIGNING_SECRET = "secret/signing"  # noqa: S105 - a name, not a secret
+CRD_PREFIX = "customresourcedefinition.apiextensions.k8s.io/"
 KEPT_OBJECTS = {
+    SIGNING_SECRET,
     f"namespace/{LEASE_NAMESPACE}",
     *(
-        f"customresourcedefinition.apiextensions.k8s.io/nodemaintenances.{group}"
+        f"{CRD_PREFIX}nodemaintenances.{group}"
         for group in ("nodemaintenance.medik8s.io", "nodemaintenance.kubevirt.io")
     ),
 }
 """The objects of a release with the default components that an uninstall keeps."""
+ALPHA_CRD = "nodemaintenances.kubevirt.io"
+LEFT_OBJECTS = (
+    *(KEPT_OBJECTS - {SIGNING_SECRET}),
+    *(
+        f"{CRD_PREFIX}{kind}.openshift-optional.skrzypek.io"
+        for kind in ("mutexrules", "mutextargets", "mutexrunconfigs")
+    ),
+    f"{CRD_PREFIX}{ALPHA_CRD}",
+    f"namespace/{DEFAULT_NAMESPACE}",
+    f"namespace/{NAMESPACE}",
+)
+"""What the releases of all tests leave, and what the tests create."""
 MAINTENANCE = """
 apiVersion: nodemaintenance.medik8s.io/v1beta1
 kind: NodeMaintenance
 metadata: {name: node-1}
 spec: {nodeName: node-1, reason: upgrade}
 """
-
-
-class Release:
-    """The chart's release on a cluster."""
-
-    def __init__(self, cluster: LocalCluster) -> None:
-        self.cluster = cluster
-
-    def run(
-        self, *arguments: str | Path, values: Values | None = None, check: bool = True
-    ) -> subprocess.CompletedProcess[str]:
-        """Run Helm in the release's namespace."""
-        kubeconfig = self.cluster.kubeconfig
-        return run_helm(*arguments, "--namespace", NAMESPACE, values=values, kubeconfig=kubeconfig, check=check)
-
-    def install(self, *options: str, values: Values = COMPACT_VALUES, check: bool = True) -> str:
-        """Install the release, and return Helm's error output."""
-        return self.run(
-            "install", RELEASE, CHART_DIR, "--create-namespace", *options, values=values, check=check
-        ).stderr
-
-    def upgrade(self, values: Values, check: bool = True) -> str:
-        """Upgrade the release to these values, and return Helm's error output."""
-        return self.run("upgrade", RELEASE, CHART_DIR, values=values, check=check).stderr
-
-    def get_objects(self) -> list[Manifest]:
-        """Return the objects of the release's current revision."""
-        return parse_manifests(self.run("get", "manifest", RELEASE).stdout)
-
-    def list_live_names(self, objects: list[Manifest]) -> set[str]:
-        """Return those of the objects that exist, as kubectl names them."""
-        found = self.kubectl_on(objects, "get", "--ignore-not-found", "-o", "name").stdout
-        return set(found.split())
-
-    def list_versions(self, objects: list[Manifest]) -> dict[str, str]:
-        """Return the generation of each object, or the resourceVersion of an object without generation.
-
-        Controllers change the status of the others, and with it the resourceVersion.
-        """
-        items = json.loads(self.kubectl_on(objects, "get", "-o", "json").stdout)["items"]
-        metadata = [item["metadata"] for item in items]
-        return {fields["uid"]: str(fields.get("generation", fields["resourceVersion"])) for fields in metadata}
-
-    def kubectl_on(self, objects: list[Manifest], *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run kubectl with these objects as its input."""
-        return self.cluster.kubectl(*arguments, "-f", "-", input=yaml.safe_dump_all(objects))
 
 
 @pytest.fixture(scope="module")
@@ -116,10 +95,8 @@ def release(knative_cluster: LocalCluster) -> Iterator[Release]:
     """Yield a release that is not installed; uninstall it after the test, and delete what the uninstall keeps."""
     running = Release(knative_cluster)
     yield running
-    running.run("uninstall", RELEASE, "--ignore-not-found")
-    for name in KEPT_OBJECTS:
-        knative_cluster.kubectl("delete", name, "--ignore-not-found")
-    knative_cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
+    running.run("uninstall", RELEASE, "--ignore-not-found", "--no-hooks")
+    knative_cluster.kubectl("delete", "--ignore-not-found", *LEFT_OBJECTS)
 
 
 def test_install_without_knative_creates_nothing(bare_cluster: LocalCluster) -> None:
@@ -129,8 +106,8 @@ def test_install_without_knative_creates_nothing(bare_cluster: LocalCluster) -> 
     output = release.install(check=False)
 
     assert 'no matches for kind "Broker" in version "eventing.knative.dev/v1"' in output
-    assert bare_cluster.kubectl("get", "crd", "-o", "name").stdout == ""
-    assert bare_cluster.kubectl("get", "clusterrole", "-l", "nodemaintenance.dev/function", "-o", "name").stdout == ""
+    created = bare_cluster.kubectl("get", "crd,clusterrole,clusterrolebinding,priorityclass", "-o", "name").stdout
+    assert "maintenance" not in created
     bare_cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
 
 
@@ -156,8 +133,8 @@ def test_release_is_installed_upgraded_rolled_back_and_uninstalled(release: Rele
 
     release.run("uninstall", RELEASE)
     assert release.list_live_names([*objects, *console]) == KEPT_OBJECTS
-    secrets = release.cluster.kubectl("get", "secrets", "-n", NAMESPACE, "-o", "name").stdout
-    assert secrets == "", "the uninstall left Secrets"
+    secrets = release.cluster.kubectl("get", "secrets", "-n", NAMESPACE, "-o", "name").stdout.split()
+    assert secrets == [SIGNING_SECRET], "the uninstall left other Secrets"
 
     release.install()
     assert len(release.list_live_names(objects)) == len(objects)
@@ -221,29 +198,114 @@ def test_release_takes_over_kustomize_install(release: Release) -> None:
     assert service.stdout == "registry.example/nodemaintenance:v1"
 
 
-def test_account_of_helm_test_may_only_try_maintenance(release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the account of `helm test` has the permissions for the test pod's command, and no others.
+def test_account_of_helm_test_may_try_maintenance(release: Release, tmp_path: Path) -> None:
+    """Check that the account of `helm test` has the permissions for the test pod's command.
 
     The test pod itself runs in tests/real.
     """
     release.install()
-    hooks = parse_manifests(release.run("get", "hooks", RELEASE).stdout)
-    (pod,) = (manifest for manifest in hooks if manifest["kind"] == "Pod")
-    accounts = [manifest for manifest in hooks if manifest["kind"] != "Pod"]
-    release.kubectl_on(accounts, "create")
-    command = [part.replace("$(NODE)", "node-2") for part in pod["spec"]["containers"][0]["command"]]
-    account = pod["spec"]["serviceAccountName"]
-    monkeypatch.setenv("KUBECONFIG", str(write_account_kubeconfig(release.cluster, NAMESPACE, account)))
 
-    done = subprocess.run(
-        [sys.executable, *command[1:]], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_hook(release, release.get_hooks("test"), tmp_path, NODE="node-2")
 
-    release.kubectl_on(accounts, "delete")
     assert done.returncode == 0, done.stderr
     assert "nodemaintenance.medik8s.io/node-2 would be created" in done.stdout + done.stderr
     assert "cannot preview" not in done.stderr
     assert release.cluster.kubectl("get", "nm", "-o", "name").stdout == ""
+
+
+def test_uninstall_is_refused_during_maintenance(release: Release, tmp_path: Path) -> None:
+    """Check that a maintenance prevents the uninstall, and that the release can then be kept or uninstalled."""
+    release.install()
+    objects = release.get_objects()
+    versions = release.list_versions(objects)
+    release.cluster.kubectl("create", "-f", "-", input=MAINTENANCE)
+
+    uninstall, check = uninstall_with_check(release, tmp_path)
+
+    assert uninstall.returncode != 0
+    assert f"Job/{NAMESPACE}/{CHECK_JOB}" in uninstall.stderr
+    assert "error: nothing was uninstalled: these objects change nodes" in check.stderr
+    assert "\nnodemaintenance.nodemaintenance.medik8s.io/node-1\n" in check.stderr
+    assert f"helm uninstall {RELEASE} -n {NAMESPACE} --no-hooks" in check.stderr
+    assert release.list_versions(objects) == versions
+    assert list_check_objects(release) == {f"job.batch/{CHECK_JOB}"}
+
+    assert "has no deployed releases" in release.upgrade(COMPACT_VALUES, check=False)
+    release.run("rollback", RELEASE, "1")
+    release.upgrade(COMPACT_VALUES)
+    release.cluster.kubectl("delete", "nm/node-1")
+    uninstall, check = uninstall_with_check(release, tmp_path)
+
+    assert (uninstall.returncode, check.returncode) == (0, 0), uninstall.stderr + check.stderr
+    assert release.list_live_names(objects) == KEPT_OBJECTS
+    assert list_check_objects(release) == set()
+
+
+def list_check_objects(release: Release) -> set[str]:
+    """Return the names of the objects that exist for the check before an uninstall."""
+    kinds = "job,serviceaccount,clusterrole,clusterrolebinding"
+    names = release.cluster.kubectl("get", kinds, "-n", NAMESPACE, "-o", "name").stdout.split()
+    return {name for name in names if "uninstall-check" in name}
+
+
+def test_uninstall_without_hooks_skips_check(release: Release) -> None:
+    release.install()
+    objects = release.get_objects()
+    release.cluster.kubectl("create", "-f", "-", input=MAINTENANCE)
+
+    run_helm(*read_documented_arguments("If the uninstall fails", "uninstall"), kubeconfig=release.cluster.kubeconfig)
+
+    assert release.list_live_names(objects) == KEPT_OBJECTS
+    assert list_check_objects(release) == set()
+
+
+def test_check_names_runs_and_maintenances_of_own_groups(release: Release, tmp_path: Path) -> None:
+    """Check that the check counts upgrade runs, and `kubevirt.io/v1alpha1` only if the release serves that group."""
+    cluster = release.cluster
+    with_mutex: Values = {**COMPACT_VALUES, "components": {"mutex": True}}
+    with_alpha: Values = {**COMPACT_VALUES, "components": {"v1alpha1": True}}
+
+    def run_check(values: Values) -> str:
+        """Return what the check reports; "" if it permits the uninstall."""
+        done = run_hook(release, select_hooks(render_release(values), "pre-delete"), tmp_path)
+        return done.stderr if done.returncode else ""
+
+    release.install(values=with_mutex)
+    assert run_check(with_mutex) == ""
+
+    cluster.kubectl("create", "-f", ROOT / "deploy" / "crds" / "nodemaintenance_crd.yaml")
+    cluster.wait_for_crds(ALPHA_CRD)
+    cluster.kubectl("create", "-f", ROOT / "deploy" / "crds" / "nodemaintenance_cr.yaml")
+    assert run_check(with_mutex) == ""
+    assert "\nnodemaintenance.kubevirt.io/nodemaintenance-xyz\n" in run_check(with_alpha)
+
+    run_file = ROOT / "config" / "samples" / "mutex_v1alpha1_mutexrunconfig.yaml"
+    cluster.kubectl("create", "-n", DEFAULT_NAMESPACE, "-f", run_file)
+    assert f"\n{DEFAULT_NAMESPACE}   example " in run_check(with_mutex)
+    assert run_check(COMPACT_VALUES) == ""
+
+
+def test_documented_commands_install_upgrade_and_uninstall(release: Release) -> None:
+    """Check that the commands of docs/helm.md install, upgrade and uninstall a release as they are written.
+
+    They also run in tests/real, in a cluster whose nodes run containers.
+    """
+    kubeconfig = release.cluster.kubeconfig
+    run_helm(*read_documented_arguments("Install", "install"), kubeconfig=kubeconfig)
+    objects = release.get_objects()
+    assert len(release.list_live_names(objects)) > 50
+
+    run_helm(*read_documented_arguments("Upgrade", "upgrade"), kubeconfig=kubeconfig)
+    assert [revision["status"] for revision in release.list_history()] == ["superseded", "deployed"]
+
+    *ending, uninstall = read_commands("helm.md", "Uninstall")
+    for command in ending:
+        program, *arguments = command.split()
+        assert program == "kubectl"
+        release.cluster.kubectl(*arguments)
+    assert uninstall.split()[1:] == read_documented_arguments("Uninstall", "uninstall")
+    run_helm(*uninstall.split()[1:], kubeconfig=kubeconfig)
+    assert release.list_live_names(objects) == KEPT_OBJECTS
 
 
 def test_node_is_drained_during_upgrade_of_release(release: Release, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -12,10 +12,9 @@ from localcluster.access import NAMESPACE
 from localcluster.knative import pod_install
 from localcluster.nodes import preflight, product_image
 from localcluster.programs import build
-from localcluster.servers import ROOT
 from tests.localcluster.commands import wait_until
 from tests.machine_speed import measure_slowdown
-from tests.manifests.helm import run_helm
+from tests.manifests.helm import read_documented_arguments, run_helm
 from tests.proofs import proves
 from tests.real import applied_manifests, maintenances
 from tests.real.environment import (
@@ -29,7 +28,6 @@ from tests.real.installed_environment import BUDGET_PATCH, MAX_DRAIN_SECONDS
 from tests.real.self_drain import find_node_with_most_pods, is_in_progress
 
 pytestmark = [pytest.mark.installs, pytest.mark.timeout(1200)]
-HELM_PAGE = (ROOT / "docs" / "helm.md").read_text()
 DOCUMENTED_IMAGE = "registry.example/nodemaintenance"
 DEPLOYMENTS_OPTIONS = ("--set", f"functions=deployments,image.tag=v{product_image.VERSION}")
 """The nodes have no Knative Serving, and the tests' image has another version than the chart."""
@@ -57,28 +55,21 @@ def bare_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealN
         yield environment
 
 
-def read_documented_command(section: str, subcommand: str) -> list[str]:
-    """Return the arguments of the only Helm command with this name in a section of docs/helm.md."""
-    text = HELM_PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    (command,) = re.findall(rf"^\$ helm ({subcommand} .*)$", text, re.MULTILINE)
-    return shlex.split(command.replace(DOCUMENTED_IMAGE, product_image.IMAGE_NAME))
-
-
-def run_documented_command(environment: RealNodesEnvironment, section: str, subcommand: str, *options: str) -> None:
-    """Run a command of docs/helm.md with further options, in the root of the repository."""
-    arguments = [
-        str(ROOT / argument) if argument.startswith("charts/") else argument
-        for argument in read_documented_command(section, subcommand)
-    ]
-    run_helm(*arguments, *options, kubeconfig=environment.cluster.kubeconfig)
+def run_documented_command(
+    environment: RealNodesEnvironment, heading: str, subcommand: str, *options: str, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of docs/helm.md with the tests' image and further options."""
+    arguments = read_documented_arguments(heading, subcommand)
+    arguments = [argument.replace(DOCUMENTED_IMAGE, product_image.IMAGE_NAME) for argument in arguments]
+    return run_helm(*arguments, *options, kubeconfig=environment.cluster.kubeconfig, check=check)
 
 
 @proves("NMO-24")
 def test_documented_commands_install_drain_upgrade_and_uninstall(bare_environment: RealNodesEnvironment) -> None:
     """NMO-24: the commands of docs/helm.md install the release, test it, upgrade it during a drain and remove it.
 
-    The drained node is the one with most of the product's pods. After the uninstall, only the CRDs and namespaces
-    remain.
+    The drained node is the one with most of the product's pods. The uninstall is refused until the maintenance has
+    ended. After the uninstall, only the CRDs and namespaces remain.
     """
     cluster = bare_environment.cluster
     web = build_pod_spec("exec sleep 1000", terminationGracePeriodSeconds=1)
@@ -97,6 +88,10 @@ def test_documented_commands_install_drain_upgrade_and_uninstall(bare_environmen
     maintenances.wait_for_maintenance(bare_environment, "upgraded", is_in_progress, limit)
     run_documented_command(bare_environment, "Upgrade", "upgrade", "--set", f"image.tag={UPGRADED_TAG}")
     maintenances.wait_until_succeeded(bare_environment, "upgraded", limit)
+
+    refused = run_documented_command(bare_environment, "Uninstall", "uninstall", check=False)
+    assert refused.returncode != 0
+    assert "nodemaintenance.nodemaintenance.medik8s.io/upgraded" in refused.stdout + refused.stderr
     maintenances.end_maintenance(bare_environment, "upgraded", node)
     pod_install.wait_until_ready(cluster)
     assert wait_until(lambda: list_tags(bare_environment) == {UPGRADED_TAG})

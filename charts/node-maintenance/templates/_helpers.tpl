@@ -4,6 +4,31 @@
 {{- printf "%s:%s" $repository (.Values.image.tag | default (printf "v%s" .Chart.AppVersion)) -}}
 {{- end -}}
 
+{{- /* The field of a ServiceAccount with the Secrets for pulling the image. */ -}}
+{{- define "node-maintenance.imagePullSecrets" -}}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . | quote }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- /* The limits and restrictions of a container that runs one command, in a pod with the volume `tmp`. */ -}}
+{{- define "node-maintenance.restrictions" -}}
+resources:
+  requests: {cpu: 20m, memory: 96Mi}
+  limits: {cpu: "1", memory: 256Mi}
+securityContext:
+  runAsNonRoot: true
+  readOnlyRootFilesystem: true
+  allowPrivilegeEscalation: false
+  capabilities: {drop: [ALL]}
+  seccompProfile: {type: RuntimeDefault}
+volumeMounts:
+  - {name: tmp, mountPath: /tmp}
+{{- end -}}
+
 {{- /*
 Whether this release creates and keeps a namespace: if it does not exist yet, or if this release created it. Other
 products share these namespaces. Arguments: the root context and the namespace's name.
