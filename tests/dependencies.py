@@ -34,7 +34,7 @@ TOOLSETS: dict[str, tuple[Toolset, ...]] = {
         *(build.RABBITMQ, build.RABBITMQ_CONTROLLER, build.RABBITMQ_WEBHOOK, build.RABBITMQ_OPERATORS, build.HELM),
     ),
 }
-"""Make target → the toolsets whose binaries the target's tests start."""
+"""Map from make target to the toolsets whose binaries the target's tests start."""
 DOWNLOADS: tuple[Callable[[], object], ...] = (
     *(
         fetch_knative_crds,

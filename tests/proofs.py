@@ -27,7 +27,7 @@ TARGET_BY_MARK = {
     "slow": "test-all",
     "alone": "test-all",
 }
-"""Pytest mark → the make target that runs the tests with this mark; `make test` runs tests without these marks."""
+"""Map from pytest mark to the make target that runs tests with it; `make test` runs the tests without these marks."""
 CHAPTERS = {
     "X": "The whole product",
     "NMO": "The medik8s operator",
@@ -215,7 +215,7 @@ NOT_IN_MAKE_TEST = {
     "OSV-1": _SLOW_REASON,
     "X-6a": "the test covers every request of every step",
 }
-"""Requirement that `make test` does not prove → the reason."""
+"""Map from requirement that `make test` does not prove to the reason."""
 PAGE_HEAD = """# Requirements
 
 This page lists the requirements, and the tests that prove them.

@@ -117,7 +117,7 @@ EXTERNAL_TYPES = {
     events.REFERENCE_DELETED: "an object was deleted; data: a reference to it",
     events.TICK: "15 seconds have passed",
 }
-"""Event type of Knative's sources → its meaning."""
+"""Map from event type of Knative's sources to its meaning."""
 HINT_TYPES = (events.PODS_GONE, events.PODS_ADDED, events.BUDGET_OPENED)
 """The event types that PodSource emits."""
 METRIC_SOURCES: dict[str, tuple[object, ...]] = {
@@ -133,7 +133,7 @@ METRIC_SOURCES: dict[str, tuple[object, ...]] = {
     "the admission webhook": (functions.admission.endpoints, functions.serving.https_server),
     "PodSource": (eventing.podsource.metrics,),
 }
-"""End of the heading above a table → the modules and objects whose attributes define the table's metrics."""
+"""Map from end of the heading above a table to the modules and objects whose attributes define the table's metrics."""
 
 
 def render_page() -> str:

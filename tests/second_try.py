@@ -27,7 +27,7 @@ MAX_SECOND_TRIES_OF_MAKE_TEST, MAX_SECOND_TRIES = 3, 10
 MAX_RUN_MINUTES = 80
 """Minutes within which a run should end; it may take 90 minutes, and a target may take longer than estimated."""
 REFERENCE_MINUTES = {"e2e-real": 18, "test-slow": 14}
-"""Make target → the minutes that it takes on the reference machine, including its builds."""
+"""Map from make target to the minutes that it takes on the reference machine, including its builds."""
 REPORT_FILE = Path("build/second-tries.txt")
 FAILURES_FILE = Path("build/failures.json")
 SELECTION_VARIABLES = ("ARGS", "PYTEST_ADDOPTS")
@@ -133,7 +133,7 @@ def _run_target(target: str, tries: list[RetriedTest]) -> str:
 
 
 def _run_make(*args: str) -> Mapping[str, str] | None:
-    """Run make, and return test → reason for each failed test, or None if not all tests ran."""
+    """Run make, and return a map from test to reason for each failed test, or None if not all tests ran."""
     FAILURES_FILE.unlink(missing_ok=True)
     environment = {name: value for name, value in os.environ.items() if name not in SELECTION_VARIABLES}
     environment[REPORT_VARIABLE] = str(FAILURES_FILE.resolve())

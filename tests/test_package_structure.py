@@ -23,7 +23,7 @@ COMPONENTS = (
 )
 """`maintenance` and the optional components, each with a package in `functions` and a package of rules in `kube`."""
 RULES_PACKAGES = {component: f"kube/{component}" for component in COMPONENTS}
-"""Component → the package with the component's rules."""
+"""Map from component to the package with the component's rules."""
 EVENTING_PACKAGES = ("eventing", "eventing/local", "eventing/podsource", "eventing/journal", "eventing/replay")
 KUBE_PACKAGES = ("kube", "kube/client", "kube/evictions", *RULES_PACKAGES.values())
 ALLOWED_IMPORTS = {
@@ -68,7 +68,7 @@ ALLOWED_IMPORTS = {
     "console/web": ("console/web", "console/operations", *EVENTING_PACKAGES, *KUBE_PACKAGES),
     "console/operations": ("console/operations", *EVENTING_PACKAGES, *KUBE_PACKAGES),
 }
-"""Package → the packages whose modules it may import."""
+"""Map from package to the packages whose modules it may import."""
 IMPORT_EXCEPTIONS = {
     # `lookup` is the only module of a component's rules that reads from the API server.
     **{f"{folder}/lookup.py": ("kube/client",) for folder in RULES_PACKAGES.values()},
@@ -90,7 +90,7 @@ IMPORT_EXCEPTIONS = {
         "functions/serving",
     ),  # A replay can run functions in its own process.
 }
-"""Module → packages that it may import in addition to those allowed for its package, with the reason."""
+"""Map from module to packages that it may import in addition to those allowed for its package, with the reason."""
 PACKAGES = ("functions", "eventing", "kube", "console", "localcluster", "bench", "chaos", "release", "tests")
 PRODUCT_PACKAGES, TOOL_PACKAGES = PACKAGES[:4], PACKAGES[4:8]
 MODULES = [path for package in PRODUCT_PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]

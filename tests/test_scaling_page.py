@@ -24,7 +24,7 @@ PROCESSES_BY_ROW = {
     "CPU of the API server, etcd": ("kube-apiserver", "etcd"),
     "CPU of the whole cluster": (".*",),
 }
-"""Row of the table of measured costs → pattern of the names of its processes."""
+"""Map from row of the table of measured costs to pattern of the names of its processes."""
 
 
 def compute_cost(case: str, kind: str, pattern: str = ".*", engine: str = "local") -> float:

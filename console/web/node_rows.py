@@ -41,12 +41,12 @@ STATE_LABELS = {
     "Waiting": "Starting",
     PHASE_FAILING: "Step failed",
 }
-"""Phase label → text in the list."""
+"""Map from phase label to text in the list."""
 STATE_TONES = {
     **{RUNNING: "busy", SUCCEEDED: "done", FAILED: "bad", PHASE_FAILING: "bad"},
     **{"Ending": "busy", "Waiting": "busy", PHASE_CORDONING: "busy"},
 }
-"""Phase label → CSS class of its color."""
+"""Map from phase label to CSS class of its color."""
 STATE_CORDONED, STATE_IN_SERVICE = "Cordoned", "In service"
 """States of nodes without a maintenance; a node counts as cordoned by others only in the first."""
 ROLE_PREFIX = "node-role.kubernetes.io/"
@@ -264,7 +264,7 @@ SORT_KEYS: dict[str, Callable[[Row], str]] = {
     "requester": lambda row: row.requester,
     "reason": lambda row: row.blocker or row.reason,
 }
-"""Column → the text by which the column sorts; numbers in it are compared numerically."""
+"""Map from column to the text by which the column sorts; numbers in it are compared numerically."""
 DEFAULT_SORT = "state"
 """The default order: stuck maintenances first, then those in progress; each group by name."""
 

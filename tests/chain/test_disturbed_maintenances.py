@@ -43,7 +43,7 @@ def has_phase(maintenance: Object) -> bool:
 
 
 def count_product_events(environment: ChainEnvironment, maintenance: Object) -> Counter[str]:
-    """Return event type → number of events that the product emitted about the maintenance."""
+    """Return a map from event type to number of events that the product emitted about the maintenance."""
     types = (entry.event.get_type() for entry in wait_for_recorded_events(environment, maintenance["metadata"]["uid"]))
     return Counter(event_type for event_type in types if event_type in events.TYPE_DESCRIPTIONS)
 

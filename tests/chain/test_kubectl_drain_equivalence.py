@@ -227,5 +227,5 @@ def build_controller_spec(kind: str, node: str) -> Object:
 
 
 def get_pod_kind_by_uid(environment: ChainEnvironment, node: str) -> dict[str, str]:
-    """Return pod uid → value of the label `kind` for the pods on the node."""
+    """Return a map from pod uid to value of the label `kind` for the pods on the node."""
     return {pod["metadata"]["uid"]: pod["metadata"]["labels"]["kind"] for pod in environment.list_pods_on(node)}

@@ -17,7 +17,7 @@ SAMPLE_BY_API_VERSION = {
     KUBEVIRT.api_version: ("maintenance-example", "node-1.example.com", "Node maintenance"),
     KUBEVIRT_ALPHA.api_version: ("nodemaintenance-xyz", "node03", "Test node maintenance"),
 }
-"""API version → node name and reason of the NodeMaintenance in the project's documentation."""
+"""Map from API version to node name and reason of the NodeMaintenance in the project's documentation."""
 
 
 @proves("X-7", "NMO-4", "NMO-14", "NMO-15", "KNM-1", "C8", "C19")

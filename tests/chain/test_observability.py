@@ -25,14 +25,14 @@ BUCKET_LABELS = {"le"}
 
 
 def parse_documented_metrics(*servers: str) -> dict[str, set[str]]:
-    """Return metric name → label names from these servers' tables in docs/reference.md."""
+    """Return a map from metric name to label names from these servers' tables in docs/reference.md."""
     sections = [REFERENCE_TEXT.partition(f"### Metrics of {server}\n")[2].partition("\n#")[0] for server in servers]
     rows = [row for section in sections for row in METRIC_ROW_PATTERN.findall(section)]
     return {name: set(re.findall(r"\w+", labels)) for name, labels in rows}
 
 
 def read_served_metrics(url: str) -> dict[str, set[str]]:
-    """Return metric name → label names from a server's /metrics; counter names end with `_total`, as on the page."""
+    """Return the label names by metric name from a server's /metrics; counter names end with `_total`, as on the page."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"{url}/metrics", timeout=10) as response:
         text = response.read().decode()

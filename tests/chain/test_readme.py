@@ -74,7 +74,7 @@ def read_git_status(directory: Path) -> str:
 
 
 def run_session(directory: Path, commands: Sequence[str]) -> dict[str, str]:
-    """Run the commands in one shell, check that all succeed, and return command → output."""
+    """Run the commands in one shell, check that all succeed, and return a map from command to output."""
     script = "\n".join(f"echo {shlex.quote(OUTPUT_MARK + command)}\n{command}" for command in commands)
     result = run_in_shell(directory, script, "continue\n")
     outputs = [output.partition("\n") for output in result.stdout.split(OUTPUT_MARK)[1:]]

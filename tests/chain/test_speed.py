@@ -20,7 +20,7 @@ DRAIN_COUNT, ROUND_COUNT = 7, 3
 
 @pytest.fixture
 def pods_by_node(environment: ChainEnvironment) -> Iterator[dict[str, list[Object]]]:
-    """Yield node name → the node's three pods; delete the nodes' maintenances afterwards."""
+    """Yield a map from node name to the node's three pods; delete the nodes' maintenances afterwards."""
     namespace_by_node = {environment.create_node(): environment.create_namespace() for _ in range(DRAIN_COUNT)}
     yield {
         node: environment.create_pods(node, 3, namespace=namespace, delete="100ms")

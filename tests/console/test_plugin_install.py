@@ -36,7 +36,7 @@ UNUSED_MODULES = {
 }
 """Large libraries that `status` does not need."""
 MAX_OWN_MODULES = {"--help": 30, "status": 65}
-"""Command → maximum number of the product's own modules that it imports."""
+"""Map from command to maximum number of the product's own modules that it imports."""
 
 
 @pytest.fixture(scope="module")

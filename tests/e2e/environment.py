@@ -174,7 +174,7 @@ class NodeDrains:
         return succeeded_times
 
     def _get_succeeded_times(self) -> dict[str, str]:
-        """Return node name → time of the first status write with the phase Succeeded."""
+        """Return a map from node name to time of the first status write with the phase Succeeded."""
         node_by_name = {
             maintenance["metadata"]["name"]: m.get_node_name(maintenance) for maintenance in self.maintenances
         }
@@ -188,7 +188,7 @@ class NodeDrains:
         return succeeded_times
 
     def _get_deletion_times(self) -> dict[str, str]:
-        """Return pod name → time at which kwok deleted the pod."""
+        """Return a map from pod name to time at which kwok deleted the pod."""
         deletion_times: dict[str, str] = {}
         for entry in self.audit.list_writes_by("kwok"):
             reference = entry["objectRef"]

@@ -36,7 +36,7 @@ class FunctionDurations:
         )
 
     def count_slow_requests(self, limit_seconds: str) -> dict[str, int]:
-        """Return function → number of requests longer than `limit_seconds`, without functions that have none."""
+        """Return the number of requests longer than `limit_seconds` by function, without functions that have none."""
         slow_counts = {
             name: counts["+Inf"] - counts[limit_seconds] for name, counts in self._sum_counts_by_function().items()
         }

@@ -206,7 +206,7 @@ def _wait_for_bound_names(cluster: LocalCluster, directory: Path) -> set[str]:
 
 
 def _get_live_objects(cluster: LocalCluster, directory: Path) -> dict[tuple[str, str, str, str], Manifest]:
-    """Return key → current object for each object in the directory."""
+    """Return a map from key to current object for each object in the directory."""
     live_objects = json.loads(cluster.kubectl("get", "-k", directory, "-o", "json").stdout)["items"]
     return {get_identity(live_object): live_object for live_object in live_objects}
 

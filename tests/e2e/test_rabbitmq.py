@@ -148,7 +148,7 @@ def _build_event(event_type: str, data: object) -> CloudEvent:
 
 
 def _wait_until_recorded(environment: E2eEnvironment, ids: set[str], timeout: float = 30.0) -> dict[str, float]:
-    """Wait until all events are recorded, and return event id → wall clock time of arrival."""
+    """Wait until all events are recorded, and return a map from event id to wall clock time of arrival."""
     deadline = time.monotonic() + timeout
     while True:
         with closing(Journal(environment.product.journal)) as journal:

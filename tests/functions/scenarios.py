@@ -274,4 +274,4 @@ SCENARIOS: dict[str, Scenario] = {
     "publish-conditions": prepare_publish_conditions,
     "notify-owners": prepare_notify_owners,
 }
-"""Step name, with a qualifier if the step has several scenarios → scenario."""
+"""Map from step name, with a qualifier if the step has several scenarios to scenario."""

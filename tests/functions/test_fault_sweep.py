@@ -49,7 +49,7 @@ FAULTS = {
     "reset": CONNECTION_RESET,
     "busy": Fault(429, build_fault_message("busy"), 1, {"details": {"retryAfterSeconds": 1}}),
 }
-"""Kind of fault → response to the request. `429` has no `Retry-After`; `busy` is a 429 with `Retry-After`."""
+"""Map from kind of fault to response to the request. `429` has no `Retry-After`; `busy` is a 429 with `Retry-After`."""
 UNRETRYABLE_FAULTS = ("401", "403")
 """Kinds of fault that a retry does not resolve, so that the step must report them to the administrator."""
 REQUESTS_WITH_LOGGED_REJECTION = {
@@ -65,7 +65,7 @@ REQUESTS_WITH_LOGGED_REJECTION = {
     "check-target": {"get mutextargets", "list machineconfigpools", "list nodes", "patch mutextargets/status"},
     "label-cpu": {"patch nodes"},
 }
-"""Step → requests whose rejection is only logged, because no status can report it.
+"""Map from step to requests whose rejection is only logged, because no status can report it.
 
 The step sends these requests again at the next tick.
 """
@@ -77,7 +77,7 @@ OPTIONAL_REQUESTS = {
     "migrate": {"create virtualmachineinstancemigrations"},
     "protect": {"create poddisruptionbudgets", "list nodemaintenances"},
 }
-"""Step → requests whose failure does not keep the step from handling other objects.
+"""Map from step to requests whose failure does not keep the step from handling other objects.
 
 The step sends these requests again at the next tick.
 """
@@ -86,7 +86,7 @@ OVERWRITTEN_CONDITIONS = {
     "release-node": "NodeUpgrade",
     "run-job, create": "JobRun",
 }
-"""Scenario → condition that reports a rejected request, until the next step or the end of the Job overwrites it."""
+"""Map from scenario to condition that reports a rejected request, until the next step or the Job's end overwrites it."""
 HALTING_REQUEST = ("run-job", "create jobs")
 """Step and request: if the API server rejects the Job, the run halts and an administrator must resume it."""
 FINALIZER_REQUEST = ("restore-pools", "patch mutexrunconfigs")

@@ -35,7 +35,7 @@ SHARED_PROCESSES = {
     "compact": ("node-maintenance", "functions"),
     "hyperconverged": ("kubevirt-hyperconverged", "node-maintenance-operator"),
 }
-"""Overlay → namespace and name of the Service that serves all functions."""
+"""Map from overlay to namespace and name of the Service that serves all functions."""
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def get_kubevirt_creation_flags(directory: Path) -> set[bool]:
 
 
 def list_running_vmis(directory: Path) -> dict[str, tuple[str, str]]:
-    """Return VMI name → node and boot annotation of each running VMI."""
+    """Return a map from VMI name to node and boot annotation of each running VMI."""
     vmis: list[dict[str, Any]] = json.loads(run_kubectl(directory, "get", "vmi", "-o", "json"))["items"]
     return {
         vmi["metadata"]["name"]: (vmi["status"]["nodeName"], vmi["metadata"]["annotations"][BOOT_ANNOTATION])
@@ -363,7 +363,7 @@ def run_upgrade(directory: Path) -> None:
 
 
 def read_worker_versions(directory: Path) -> dict[str, str]:
-    """Return node name → version in the label of each worker node."""
+    """Return a map from node name to version in the label of each worker node."""
     nodes: list[dict[str, Any]] = json.loads(run_kubectl(directory, "get", "nodes", "-l", WORKER_LABEL, "-o", "json"))[
         "items"
     ]

@@ -41,7 +41,7 @@ def run_cli(directory: Path, *args: str) -> str:
 
 
 def list_serials(directory: Path) -> dict[str, str]:
-    """Return Secret name → serial number of its certificate, as the command line lists it."""
+    """Return a map from Secret name to serial number of its certificate, as the command line lists it."""
     certificates = json.loads(run_cli(directory, "certificates", "-o", "json"))["certificates"]
     return {certificate["secret"]: certificate["serial"] for certificate in certificates}
 

@@ -49,7 +49,7 @@ GROUPS_BY_RESOURCE = {
     **dict.fromkeys(("virtualmachineinstancemigrations", "kubevirts"), ("kubevirt.io",)),
     "hyperconvergeds": ("hco.kubevirt.io",),
 }
-"""Resource → API groups; resources of the core group are not listed."""
+"""Map from resource to API groups; resources of the core group are not listed."""
 SOURCE_BY_ACCOUNT = {
     **{name: get_source_path(name) for name in FUNCTIONS},
     "podsource": ROOT / "eventing" / "podsource" / "watcher.py",

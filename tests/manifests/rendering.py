@@ -30,7 +30,7 @@ The overlay `func` has only one Service, and other overlays have a different nam
 """
 MUTEX_OVERLAY = "mutex"
 OPTIONAL_COMPONENTS = {MUTEX_OVERLAY: ("mutex",), "hyperconverged": ("virtualization", "cpu_labels")}
-"""Overlay → its optional components; an overlay that is not listed has none."""
+"""Map from overlay to its optional components; an overlay that is not listed has none."""
 INSTALL_DIRS = [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in INSTALL_OVERLAYS)]
 """Directories that a user installs with `kubectl apply -k`."""
 SHARED_LABEL = "nodemaintenance.dev/shared"
@@ -59,7 +59,7 @@ KNATIVE_CRD_DIRS = (
     ("knative", "knative.dev/eventing", "config/channels/in-memory-channel/resources"),
     ("serving", "knative.dev/serving", "config/core/300-resources"),
 )
-"""Directory of CRDs → Go module in this repository, Knative's Go module, and path within that module."""
+"""Map from directory of CRDs to Go module in this repository, Knative's Go module, and path within that module."""
 RABBITMQ_CRD_FILE = ("rabbitmq", "knative.dev/eventing-rabbitmq", "config/broker/300-rabbitmqbrokerconfig.yaml")
 """Go module in this repository, Knative's Go module, and path of the CRD that the RabbitMQ Broker needs."""
 
@@ -112,7 +112,7 @@ def list_rights(objects: list[Manifest]) -> set[tuple[str, str, str, str]]:
 
 
 def get_pod_templates(objects: Iterable[Manifest]) -> dict[str, Manifest]:
-    """Return workload name → pod template for the functions and PodSource."""
+    """Return a map from workload name to pod template for the functions and PodSource."""
     workloads = [manifest for manifest in objects if "template" in manifest.get("spec", {})]
     return {manifest["metadata"]["name"]: manifest["spec"]["template"] for manifest in workloads}
 

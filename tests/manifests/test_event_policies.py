@@ -20,7 +20,7 @@ SOURCE_BY_COMPONENT = {
     "virtualization": "virtual-machines",
     "cpu-labels": "cpu-capabilities",
 }
-"""Optional component → the name of one of its event sources."""
+"""Map from optional component to the name of one of its event sources."""
 
 
 def get_identity(manifest: Manifest) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ EMITTED_BY_SOURCES = {
     "ApiServerSource Reference": (events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
     "PingSource": (events.TICK,),
 }
-"""Kind of source, with its mode if it has modes → the event types that it emits."""
+"""Map from kind of source, with its mode if it has modes to the event types that it emits."""
 
 
 def find_problems(
@@ -22,7 +22,7 @@ def find_problems(
 
     Args:
         documents: The manifests.
-        functions: Function → its consumed event types; an empty collection means all types.
+        functions: Map from Function to its consumed event types; an empty collection means all types.
         emitted: The types that functions and ContainerSources emit; the manifests define the types of other sources.
     """
     documents = list(documents)

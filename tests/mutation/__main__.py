@@ -109,7 +109,7 @@ class PartRun:
             outcomes.file.write_text("".join(json.dumps(line) + "\n" for line in killed))
 
     def read_results(self) -> dict[str, str]:
-        """Return mutant → the test that killed it, or "" if the mutant survived."""
+        """Return a map from mutant to the test that killed it, or "" if the mutant survived."""
         return {name: test for outcomes in self.outcomes for name, test in outcomes.read_results().items()}
 
     def _is_stale(self) -> bool:

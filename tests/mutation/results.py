@@ -26,11 +26,11 @@ class ResultsFile:
             yield from (line for line in map(json.loads, self.file.read_text().splitlines()) if key in line)
 
     def read_results(self) -> dict[str, str]:
-        """Return mutant → the test that killed it, or "" if the mutant survived."""
+        """Return a map from mutant to the test that killed it, or "" if the mutant survived."""
         return {line["tested"]: line["by"] for line in self.read_lines("tested")}
 
     def read_suspects(self) -> dict[str, list[str]]:
-        """Return mutant → tests that failed with the mutant, and afterwards also without any mutant."""
+        """Return a map from mutant to tests that failed with the mutant, and afterwards also without any mutant."""
         tests_by_mutant: dict[str, list[str]] = {}
         for line in self.read_lines("suspect"):
             tests_by_mutant.setdefault(line["suspect"], []).append(line["by"])
@@ -42,5 +42,5 @@ class ResultsFile:
         return started[-1] if started and started[-1] not in self.read_results() else ""
 
     def count_hangs(self) -> Counter[str]:
-        """Return mutant → number of times that a session hung while it tested the mutant."""
+        """Return a map from mutant to number of times that a session hung while it tested the mutant."""
         return Counter(line["stalled"] for line in self.read_lines("stalled"))

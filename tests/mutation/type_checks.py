@@ -48,7 +48,7 @@ def _write_copy() -> None:
 
 
 def _parse_errors(output: str) -> defaultdict[str, set[str]]:
-    """Return mutant or original function → mypy's errors about it, without the function names in them."""
+    """Return a map from mutant or original function to mypy's errors about it, without the function names in them."""
     errors_by_mutant, functions = defaultdict(set), {}
     for match in MYPY_ERROR_PATTERN.finditer(output):
         file = match["file"]
@@ -60,7 +60,7 @@ def _parse_errors(output: str) -> defaultdict[str, set[str]]:
 
 
 def _map_lines_to_mutants(file: Path) -> dict[int, str]:
-    """Return line number → the mutant or original function in this file that contains the line."""
+    """Return a map from line number to the mutant or original function in this file that contains the line."""
     mutants_by_line, name = {}, ""
     module = ".".join(file.relative_to(COPY_DIR).with_suffix("").parts)
     for line_number, line in enumerate(file.read_text().splitlines(), start=1):

@@ -13,7 +13,7 @@ from localcluster.waiting import run_until_set
 from tests.real.environment import RealNodesEnvironment
 
 ExitCodes = dict[str, dict[str, int]]
-"""Pod name → container name → exit code."""
+"""Map from map from pod name to container name to exit code."""
 TIMEOUT_SECONDS = 60.0
 
 

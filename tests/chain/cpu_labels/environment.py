@@ -107,13 +107,13 @@ class CpuLabelsEnvironment:
         return AuditLog(self.cluster.audit_log)
 
     def read_duration_buckets(self) -> dict[str, float]:
-        """Return upper bucket bound in seconds → number of events that `label-cpu` handled within that time."""
+        """Return a map from bucket bound in seconds to number of events that `label-cpu` handled within it."""
         page = requests.get(self.metrics_url, timeout=10).text
         return {limit: float(count) for limit, count in BUCKET_PATTERN.findall(page)}
 
 
 def count_patches_by_node(audit: AuditLog) -> Counter[str]:
-    """Return node name → number of the product's successful patches."""
+    """Return a map from node name to number of the product's successful patches."""
     return Counter(
         entry["objectRef"]["name"]
         for entry in audit.list_writes_by(OWN_USER_PREFIX)

@@ -15,7 +15,7 @@ OWNER_KINDS = {"PodDisruptionBudget", "Deployment"}
 
 
 def wait_for_owner_events(environment: ChainEnvironment, namespace: str, reason: str) -> dict[str, str]:
-    """Send ticks until the PDB and the Deployment have an Event with this reason; return object kind → message."""
+    """Send ticks until the PDB and the Deployment have an Event with this reason; return its message by kind."""
 
     def wait() -> dict[str, Object]:
         return environment.workload.wait_for_collection(

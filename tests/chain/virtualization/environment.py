@@ -107,7 +107,7 @@ class VirtualizationEnvironment(ChainEnvironment):
         return name
 
     def get_vmis_by_name(self) -> dict[str, Object]:
-        """Return VMI name → VMI, in the current state."""
+        """Return a map from VMI name to VMI, in the current state."""
         return {vmi["metadata"]["name"]: vmi for vmi in self.client.list(self.vmis_path)["items"]}
 
     @property
@@ -123,16 +123,16 @@ class VirtualizationEnvironment(ChainEnvironment):
     def wait_for_vmis(
         self, predicate: Callable[[dict[str, Object]], bool], timeout: float = TIMEOUT_SECONDS
     ) -> dict[str, Object]:
-        """Wait until `predicate` is true for the dictionary VMI name → VMI, and return the dictionary."""
+        """Wait until `predicate` is true for the dictionary from VMI name to VMI, and return the dictionary."""
         return wait_for_collection(self.client, self.vmis_path, predicate, timeout)
 
     def wait_until_running(self, *names: str) -> dict[str, str]:
-        """Wait until these VMIs are running; return VMI name → value of the annotation about the guest's last boot."""
+        """Wait until these VMIs are running; return the annotation about the guest's last boot by VMI name."""
         vmis = self.wait_for_vmis(lambda vmis_by_name: all(is_running(vmis_by_name.get(name)) for name in names))
         return {name: get_boot(vmis[name]) for name in names}
 
     def wait_until_rebooted(self, previous_boots: Mapping[str, str], *names: str) -> dict[str, Object]:
-        """Wait until these VMIs have rebooted since `previous_boots` and are running, and return VMI name → VMI."""
+        """Wait until these VMIs have rebooted since `previous_boots` and are running; return the VMIs by name."""
 
         def have_rebooted(vmis: dict[str, Object]) -> bool:
             return all(is_running(vmis.get(name)) and get_boot(vmis[name]) != previous_boots[name] for name in names)
@@ -157,7 +157,7 @@ class VirtualizationEnvironment(ChainEnvironment):
         self._set_annotation(HOLDING_ANNOTATION, node_names, is_set=False)
 
     def wait_for_running_migrations(self, *vmi_names: str) -> dict[str, Object]:
-        """Wait until each of these VMIs has a Running migration, and return VMI name → migration."""
+        """Wait until each of these VMIs has a Running migration, and return a map from VMI name to migration."""
 
         def select_running(migrations: dict[str, Object]) -> dict[str, Object]:
             return {
@@ -244,7 +244,7 @@ class VirtualizationEnvironment(ChainEnvironment):
         self.client.delete(f"{path}/kubevirt", uid=created["metadata"]["uid"])
 
     def count_migrations_by_vmi(self) -> Counter[str]:
-        """Return VMI name → number of its migrations."""
+        """Return a map from VMI name to number of its migrations."""
         return Counter(migration["spec"]["vmiName"] for migration in self.client.list(MIGRATIONS_PATH)["items"])
 
     def create_watcher(self, node_by_vmi: Mapping[str, str] | None = None) -> MigrationWatcher:
@@ -300,7 +300,7 @@ def get_node_name(instance: Object) -> str:
 
 
 def get_blocking_details_by_pod(maintenance: Object) -> dict[str, Any]:
-    """Return pod name → reason and message for each blocked pod in the maintenance's status."""
+    """Return a map from pod name to reason and message for each blocked pod in the maintenance's status."""
     return {
         blocked_pod["name"]: (blocked_pod["reason"], blocked_pod["message"])
         for blocked_pod in maintenance.get("status", {}).get("blockedPods") or []

@@ -21,14 +21,14 @@ class MigrationWatcher:
 
     Args:
         client: The API client.
-        node_by_vmi: VMI name → name of the node that the VMI leaves; needed for `max_concurrent_by_node`.
+        node_by_vmi: Map from VMI name to name of the node that the VMI leaves; needed for `max_concurrent_by_node`.
         waiting_phases: The phases in which a migration does not count as running.
 
     Attributes:
         max_concurrent: The maximum number of concurrent migrations.
-        max_concurrent_by_node: Node name → the maximum number of concurrent migrations from this node.
-        first_seen_at: VMI namespace and name → the time at which its first running migration was observed.
-        migrations_by_vmi: VMI name → the names of all its migrations.
+        max_concurrent_by_node: Map from Node name to the maximum number of concurrent migrations from this node.
+        first_seen_at: Map from VMI namespace and name to the time at which its first running migration was observed.
+        migrations_by_vmi: Map from VMI name to the names of all its migrations.
         vmis_with_two_migrations: The VMIs that had more than one migration at the same time.
     """
 

@@ -49,7 +49,7 @@ def run_renewal(client: SyncClient) -> None:
 
 
 def list_certificates(run_command: RunCommand) -> dict[str, Object]:
-    """Run `certificates`, and return Secret name → certificate of the component `macpool`."""
+    """Run `certificates`, and return a map from Secret name to certificate of the component `macpool`."""
     result = run_command("certificates", "-o", "json")
     assert result.exit_code == 0, result.output
     certificates = json.loads(result.stdout)["certificates"]

@@ -49,7 +49,7 @@ MUTEX_API_VERSION = {"apiVersion": API_VERSION}
 
 
 def read_archive(file: Path) -> dict[str, bytes]:
-    """Return file name → content for an archive, without the top-level directory in the names."""
+    """Return a map from file name to content for an archive, without the top-level directory in the names."""
     with tarfile.open(file) as archive:
         members = [(member.name, archive.extractfile(member)) for member in archive.getmembers()]
         return {

@@ -35,7 +35,7 @@ RunAs = Callable[..., Result]
 
 @pytest.fixture(scope="module")
 def kubeconfigs(served_cluster: LocalCluster) -> dict[str, Path]:
-    """Return ClusterRole name → kubeconfig of a user who has only this ClusterRole."""
+    """Return a map from ClusterRole name to kubeconfig of a user who has only this ClusterRole."""
     client, files = served_cluster.get_client(), {}
     for role in (VIEWER, OPERATOR, ADMIN, *KUBERNETES_ROLES):
         files[role] = create_user(served_cluster, f"user-{role}", role)

@@ -178,7 +178,7 @@ def test_status_watch_rereads_vmis_on_each_change_of_maintenance(
 
 
 def get_drain_effects(line: str) -> dict[str, str]:
-    """Return VM name → the drain's effect on the VM, from a JSON line of output."""
+    """Return a map from VM name to the drain's effect on the VM, from a JSON line of output."""
     return {vm["name"]: vm["drain"] for vm in json.loads(line)["virtualMachines"]}
 
 

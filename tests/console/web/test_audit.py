@@ -39,7 +39,7 @@ IDENTIFICATION_MODES: dict[
         lambda environment: {USER_HEADER: VIEWER, SECRET_HEADER: SECRET},
     ),
 }
-"""Identification mode → functions that build the headers of an authorized user, and of a read-only user."""
+"""Map from identification mode to functions that build the headers of an authorized user, and of a read-only user."""
 DIGEST_FIELD = re.compile(r'name="digest" value="([^"]+)"')
 USER_NAMES = {"token": "admin", "proxy": "boss"}
 

@@ -44,7 +44,7 @@ STATIC_PAGES = (
 """The pages and dialogs of the parametrized tests; separate tests open a row's menu."""
 PAGE_PATHS = {"home": "/", "events": "/events", "dead-letters": "/dead-letters", "error": "/nodes/no-such-node"}
 NODES_OF_PAGES = {"node-crowded": 7, "node-drained": 1, "node-returned": 4}
-"""Page name → index of the page's node: a node with fifteen blocked pods, a drained node, or a restored node."""
+"""Map from page name to index of the page's node: one with fifteen blocked pods, one drained, or one restored."""
 MIN_CHECKBOX_PIXELS, MIN_TARGET_PIXELS = 16, 24
 """Minimum size in pixels of a checkbox, and of a pointer target (WCAG 2.5.8)."""
 OVERFLOW_SELECTOR = ", ".join(

@@ -55,12 +55,12 @@ SCREENSHOTS = {
     "cpu-labels": "cpu-labels",
     "json": "event-json",
 }
-"""Page → name of the page's screenshot; test_display_modes.py saves the screenshots of other pages."""
+"""Map from page to name of the page's screenshot; test_display_modes.py saves the screenshots of other pages."""
 PERMISSIONS = {
     "/certificates": ["list configmaps"],
     "/cpu-labels": ["list configmaps", "list hyperconvergeds", "list kubevirts"],
 }
-"""URL path → permissions that the page requires in addition to those for the other pages."""
+"""Map from URL path to permissions that the page requires in addition to those for the other pages."""
 CONFIGMAPS_PATH = objects.build_configmaps_path(DEFAULT_NAMESPACE)
 COUNT_UPDATES_SCRIPT = """
   window.updateCount = 0;

@@ -217,7 +217,7 @@ TEXT_BY_PAGE = {
     "/nodes/relayed-1": "All events of this maintenance",
     f"/upgrades/{DEFAULT_NAMESPACE}/relayed-1": "All events of this run",
 }
-"""URL path → a text on the page, taken from its timeline if it has one."""
+"""Map from URL path to a text on the page, taken from its timeline if it has one."""
 COUNT_FAILURES_SCRIPT = """
   window.failedRequests = 0;
   document.addEventListener("htmx:afterRequest", (event) => {
@@ -254,7 +254,7 @@ class PageWindows:
         return observe()
 
     def call_in_each_browser_window(self, observe: Callable[[], T]) -> dict[str, T]:
-        """Call `observe` in each browser window, and return URL path → result."""
+        """Call `observe` in each browser window, and return a map from URL path to result."""
         return {path: self.call_in_browser_window(path, observe) for path in self._handles}
 
     def close(self) -> None:
@@ -271,7 +271,7 @@ def pages_during_outage(
     relay_kubeconfig: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, OutagePage]:
-    """Return URL path → what the page shows during an outage; all pages recover before the tests run."""
+    """Return a map from URL path to what the page shows during an outage; all pages recover before the tests run."""
     site.environment.create_node("relayed-1")
     folder = tmp_path_factory.mktemp("far")
     journal = folder / "journal.db"

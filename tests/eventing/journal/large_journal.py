@@ -20,7 +20,7 @@ from eventing.journal.store import Journal
 EVENT_COUNT, DRAIN_COUNT, NODE_COUNT = 1_000_000, 2000, 200
 TYPES = [events.RESOURCE_UPDATED] * 4 + [events.PODS_GONE] * 3 + [events.PODS_EVICTED] * 2 + [events.TICK]
 RARE_TYPES = {500: events.MAINTENANCE_STEP_FAILED, 501: events.NODE_DRIFTED}
-"""Event number modulo 1000 → the type of a rare event; all other events have one of `TYPES`."""
+"""Map from event number modulo 1000 to the type of a rare event; all other events have one of `TYPES`."""
 FAILED_ATTEMPT_INTERVAL, DEAD_LETTER_INTERVAL = 199, 1999
 """Every 199th event has a failed attempt, and every 1999th event is a dead letter."""
 PERIOD_SECONDS = 30 * 86400.0

@@ -25,7 +25,7 @@ from tests.workload import Workload, summarize_writes
 pytestmark = pytest.mark.usefixtures("without_in_flight_wait")
 
 PRECEDING_STEPS = {"cordon": ("begin",), "taint": ("begin", "cordon")}
-"""Step whose node patch is delayed → the steps that run before it."""
+"""Map from step whose node patch is delayed to the steps that run before it."""
 
 
 def is_restored(node: Object) -> bool:

@@ -41,7 +41,7 @@ def set_drain_spec(workload: Workload, maintenance: Object, drain: Object | None
 
 
 def read_blocked_pods(workload: Workload, maintenance: Object) -> dict[str, tuple[str, str]]:
-    """Return the blocked pods in the maintenance's status, as pod name → (reason, message)."""
+    """Map from return the blocked pods in the maintenance's status, as pod name to (reason, message)."""
     blocked_pods = workload.read_maintenance(maintenance)["status"]["blockedPods"]
     return {pod["name"]: (pod["reason"], pod["message"]) for pod in blocked_pods}
 

@@ -115,7 +115,7 @@ SCENARIOS: dict[str, tuple[Scenario, str, set[str]]] = {
         {LIST_MAINTENANCES, "list nodes", "list leases", "list pods"},
     ),
 }
-"""Scenario name → function that prepares the scenario, event type of the last reply, and requests of the step."""
+"""Map from scenario name to function that prepares it, event type of the last reply, and requests of the step."""
 KUBERNETES_EVENT_REQUESTS = {"list events", "create events", "patch events"}
 """Requests for Kubernetes Events, whose failure does not affect the step."""
 EVICTION_REQUESTS = {"create pods/eviction"}
@@ -126,7 +126,7 @@ EVICTION_REASONS = {
     **dict.fromkeys(("429", "429, Retry-After"), "Busy"),
     "reset": "NoAnswer",
 }
-"""Kind of fault → reason that the status reports for the blocked pod.
+"""Map from kind of fault to reason that the status reports for the blocked pod.
 
 A 429 from API Priority and Fairness is never reported as DisruptionBudget.
 """
@@ -150,7 +150,7 @@ LASTING_FAILURES = {
     prepare_evict: "list pods",
     prepare_restore: "patch nodes",
 }
-"""Function that prepares the scenario → request that fails in every delivery until the test stops the fault."""
+"""Map from function that prepares a scenario to request that fails in each delivery until the fault stops."""
 
 
 @pytest.fixture

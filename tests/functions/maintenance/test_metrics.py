@@ -42,7 +42,7 @@ def build_maintenance_with_status(**status: object) -> Object:
 
 
 def collect_samples(collector: MaintenanceCollector) -> dict[tuple[str, ...], float]:
-    """Return the samples of a collector as (metric, label values...) → value."""
+    """Map from return the samples of a collector as (metric, label values...) to value."""
     return {
         (sample.name.removeprefix("nodemaintenance_"), *sample.labels.values()): sample.value
         for metric in collector.collect()

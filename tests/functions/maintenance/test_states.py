@@ -213,7 +213,7 @@ COMPLETED_STATES: dict[str, list[tuple[CreateMaintenance, int]]] = {
         (create_maintenance_with_lost_drained_event, 2),
     ],
 }
-"""First words of a state's name → functions that create a maintenance in this state and drop its next event.
+"""Map from first words of a state's name to functions that create a maintenance in this state and drop its next event.
 
 Each number is the maximum number of events from the tick until the maintenance is complete.
 """

@@ -53,7 +53,7 @@ def run_steps_with_status(functions: Functions, workload: Workload, maintenance:
 
 
 def get_conditions(maintenance: Object) -> dict[str, tuple[str, str]]:
-    """Return the conditions in the maintenance's status, as type → (status, reason)."""
+    """Map from return the conditions in the maintenance's status, as type to (status, reason)."""
     return {
         condition["type"]: (condition["status"], condition["reason"])
         for condition in maintenance["status"]["conditions"]

@@ -27,7 +27,7 @@ from tests.proofs import proves
 from tests.workload import Workload
 
 REPAIR_BY_CHANGE = {"paused": ("pause-pools", events.POOLS_CLAIMED), "edited": ("edit-pools", events.NODES_LABELLED)}
-"""Pool change that another client undid → the step that repeats the change, and the event that triggers the step."""
+"""Map from pool change that another client undid to the step that repeats it, and the event that triggers the step."""
 
 
 @pytest.mark.slow

@@ -40,13 +40,13 @@ NEXT_EVENT_BY_LAST_STEP = dict(
         strict=True,
     )
 )
-"""Last completed step → type of the event that a tick emits next."""
+"""Map from last completed step to type of the event that a tick emits next."""
 TRIGGER_BY_REPAIR_STEP = {
     "pause-pools": events.POOLS_CLAIMED,
     "label-nodes": events.POOLS_PAUSED,
     "edit-pools": events.NODES_LABELLED,
 }
-"""Step that repeats a change that another client undid → type of the event that triggers the step."""
+"""Map from step that repeats a change that another client undid to type of the event that triggers the step."""
 
 
 def list_tick_event_types(upgrade: UpgradeScenario) -> list[str]:

@@ -83,7 +83,7 @@ def apply_patch(node: Object, patch: Object) -> Object:
 
 
 def get_condition_statuses(node: Object) -> dict[str, str]:
-    """Return condition type → status for the conditions of the product."""
+    """Return a map from condition type to status for the conditions of the product."""
     return {item["type"]: item["status"] for item in node["status"]["conditions"] if item["type"] in CONDITION_TYPES}
 
 
