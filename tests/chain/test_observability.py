@@ -32,7 +32,7 @@ def parse_documented_metrics(*servers: str) -> dict[str, set[str]]:
 
 
 def read_served_metrics(url: str) -> dict[str, set[str]]:
-    """Return the label names by metric name from a server's /metrics; counter names end with `_total`, as on the page."""
+    """Return the label names by metric name from a server's /metrics; counter names end with `_total`."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"{url}/metrics", timeout=10) as response:
         text = response.read().decode()

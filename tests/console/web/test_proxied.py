@@ -79,7 +79,7 @@ def build_proxy_headers(user: str, groups: str = "") -> dict[str, str]:
 
 
 def get_writers(environment: ChainEnvironment, node: str) -> dict[str, tuple[str, str]]:
-    """Return a map from verb (create, delete) to the client that changed the node's maintenance, according to the audit log.
+    """Return the client by verb (create, delete) that changed the node's maintenance, according to the audit log.
 
     A client is a pair of the authenticated ServiceAccount and the impersonated user.
     """
