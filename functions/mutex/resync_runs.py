@@ -3,8 +3,8 @@
 On each PingSource event (a tick), the step checks all objects. It also emits `run.restore_pending` for each node with
 the label of a run that no longer exists, unless the node must keep the label. Any other event reports a changed pool,
 ClusterVersion, rule or target. For such an event, the step emits only the events of runs that wait for such a change,
-or whose changes another client has undone. Ticks also resume interrupted work, and handle pools that another client keeps
-changing.
+or whose changes another client has undone. Ticks also resume interrupted work, and handle pools that another client
+keeps changing.
 
 In: a PingSource tick; `rule.checked`, `target.checked`, `run.restored`; an updated MachineConfigPool or ClusterVersion,
 by reference.
