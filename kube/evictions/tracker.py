@@ -60,7 +60,8 @@ class InFlightEviction:
         expiry_timer: Timer that drops this record.
         pod_reference: The pod as `{namespace, name, uid}`.
         node_name: Name of the pod's node.
-        report_late: The `LateReporter` of the pass that sent the eviction, None if a late outcome needs no report.
+        report_late: The `LateReporter` of the pass that sent the eviction,
+            None if an outcome after the end of that pass needs no report.
         escalation_action: Action of the escalation step that deletes the pod, "" for an eviction.
     """
 
