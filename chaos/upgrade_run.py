@@ -115,7 +115,7 @@ class _UpgradeScenario:
         return settle_seconds, self._build_snapshot(watcher, mco, audit, pools_before)
 
     def _send_tick(self) -> None:
-        """Send a tick, after which `resync` replaces lost events; wait until the delivery has no pending events."""
+        """Send a tick, after which `resync` replaces lost events; wait until no events are pending delivery."""
         product = self._environment.product
         if not isinstance(product, Product):
             raise TypeError("product must be a localcluster.product.Product: upgrade runs use the local delivery")

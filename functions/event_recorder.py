@@ -24,7 +24,7 @@ log = logging.getLogger("functions")
 class EventRecorder:
     """Recorder of Kubernetes Events that remembers, per API client, the Events that it recorded recently.
 
-    The recorder logs an API error and does not raise it, because the caller must not fail if only its Event fails.
+    The recorder logs an API error instead of raising it, because failing to record an Event must not fail the caller.
     """
 
     def __init__(self) -> None:

@@ -28,11 +28,12 @@ def patch_node(
     subresource: str = "",
     content_type: str = JSON_PATCH,
 ) -> tuple[Snapshot, bool]:
-    """Call `plan_patch`, which reads the node and returns what it read and a patch; send the patch unless it is empty.
+    """Patch the node with the patch that `plan_patch` builds from what it reads, unless the patch is empty.
 
-    After a conflict, the function calls `plan_patch` again, so that it reads all of its input again (design rules 1 and
-    2). Returns what `plan_patch` read last, and whether a patch was sent. `subresource` is a suffix of the node's path,
-    such as "/status". Raises `Retry` if other clients keep changing the node.
+    After a conflict, the function calls `plan_patch` again, so that it reads all of its input again
+    (design rules 1 and 2). Returns what `plan_patch` read last, and whether a patch was sent.
+    `subresource` is a suffix of the node's path, such as "/status". Raises `Retry` if other clients keep changing the
+    node.
     """
     for _ in range(MAX_ATTEMPTS):
         snapshot, patch = plan_patch()

@@ -71,7 +71,7 @@ def status(name: str, watch: bool, output: str) -> None:
         show(_render_state(state))
 
 
-@mutex.command(short_help="Resume a halted run where it stopped")
+@mutex.command(short_help="Resume a halted upgrade run where it stopped")
 @click.argument("name", type=NonEmptyText())
 @output_option
 @cluster_options

@@ -55,7 +55,10 @@ PHASE_COLORS = {
     **{"Failed": "red", PHASE_FAILING: "red"},
 }
 ERROR_VERBS = {FAILED: "failed", PHASE_FAILING: "fails", PHASE_WAITING: "waits"}
-"""Map from a phase label to the verb before `lastError`, for the phases in which it explains the lack of progress."""
+"""Map from a phase label to the verb that introduces `lastError` in the output.
+
+Only in these phases does `lastError` explain why the maintenance makes no progress.
+"""
 DRAIN_EFFECT_COLORS = {MOVES: "green", RESTARTS: "yellow", STOPS: "yellow", BLOCKS: "red"}
 
 

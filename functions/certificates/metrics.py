@@ -29,9 +29,10 @@ replica exposes newer ones.
 
 
 class CertificateCollector(Collector):
-    """Collector that exposes all certificates' issue and expiry times, read by the last pass, unless they are outdated.
+    """Collector that exposes the issue and expiry times of all certificates that the last pass has read.
 
-    The collector also exposes the time of the last pass that read every namespace.
+    The times are not exposed if that pass ended more than `SNAPSHOT_TTL_SECONDS` ago. The collector also exposes the
+    time of the last pass that read every namespace.
     """
 
     def __init__(self) -> None:

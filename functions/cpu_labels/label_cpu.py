@@ -1,9 +1,9 @@
 """Label nodes with the CPU models and features that they offer, which virtual machines select (OSV-30..39).
 
-A change of the nodes' CPU capabilities or of the obsolete CPU models starts a full relabelling (a "round"). In a round,
-the step reads all nodes page by page and patches those whose labels are outdated. Each PingSource event checks the next
-page of nodes. Outdated labels on that page mean that an event was lost, so the step starts a round at that page. If
-KubeVirt is installed, KubeVirt's node-labeller owns these labels and this step does nothing.
+A change of the nodes' CPU capabilities or of the obsolete CPU models starts a full relabelling (a "round"). In a
+round, the step reads all nodes page by page and patches those whose labels are outdated. Each PingSource event checks
+the next page of nodes. Outdated labels on that page mean that an event was lost, so the step starts a round at that
+page. If KubeVirt is installed, KubeVirt's node-labeller owns these labels and this step does nothing.
 
 In: a ConfigMap or HyperConverged added, updated or deleted, by reference; `labels.due`; a PingSource tick.
 Out: `labels.due` while nodes remain.

@@ -1,9 +1,9 @@
 """Reports the outcomes of eviction passes: event data, log lines and a metric; decides which hints a pass has handled.
 
 Each eviction must be in the journal (NMO-17, NMO-17a), but the API server may respond to an eviction request after its
-pass has ended. Usually the next pass in this process reports such a late eviction. If no pass follows in this process,
-the late eviction is published as an additional reply to the event of its pass. This happens after a delay, or when the
-process exits.
+pass has ended. Usually the next pass in this process reports such a late eviction (one whose response arrives after
+its pass). If no pass follows in this process, the late eviction is published as an additional reply to the event of
+its pass. This happens after a delay, or when the process exits.
 """
 
 from __future__ import annotations
@@ -205,11 +205,14 @@ class LateEvictionPublisher:
         self._publish: PublishReplies | None = None
 
     def set_publisher(self, publish: PublishReplies) -> None:
-        """Set the function that publishes late evictions."""
+        """Set the function that publishes late evictions, which are granted after their pass has ended."""
         self._publish = publish
 
     def build_reporter(self, event: BaseCloudEvent, maintenance: Maintenance) -> LateReporter:
-        """Return the function that publishes late evictions as an additional reply to `event`."""
+        """Return the function that publishes this pass's late evictions as an additional reply to `event`.
+
+        A late eviction is granted after its pass has ended.
+        """
         # The function keeps only the trimmed maintenance, because the status may contain long pod lists.
         trimmed = {"apiVersion": maintenance["apiVersion"], **trim_maintenance(maintenance)}
         return partial(self._publish_late_evictions, event, trimmed)
@@ -219,7 +222,10 @@ class LateEvictionPublisher:
         self._clients.add(client)
 
     def close(self) -> None:
-        """Wait briefly for in-flight evictions, and publish all late evictions before the process exits."""
+        """Wait briefly for in-flight evictions, and publish those granted after their pass has ended.
+
+        The process calls this function before it exits.
+        """
         while self._clients:
             client = self._clients.pop()
             client.run(EvictionTracker.for_client(client.api).report_late_evictions())

@@ -90,8 +90,8 @@ class ExecutionOptions:
         own_pod_name: Name of the pod that this process runs in. It is evicted alone, after all earlier evictions from
             any node have a response and are reported. An exiting process could not report their outcomes.
         is_replay: Whether this is a replay, which ignores the evictions that other passes sent.
-        report_late: Function that receives the pods whose eviction is granted after the pass has ended, if no later
-            pass collects them.
+        report_late: Function that receives the pods whose eviction is granted after the pass has ended,
+            if no later pass collects them.
     """
 
     node_name: str = ""

@@ -1,6 +1,7 @@
 """Tracks the evictions in flight; an eviction continues until its response, even if no pass awaits it.
 
-A pass collects the responses to its own evictions, and late responses to earlier evictions from its node. If no pass
+A pass collects the responses to its own evictions. It also collects late responses: those to earlier evictions from its
+node that arrived after their pass had ended. If no pass
 collects a granted eviction, the tracker reports it to the pass that sent it.
 """
 
@@ -59,7 +60,8 @@ class InFlightEviction:
         expiry_timer: Timer that drops this record.
         pod_reference: The pod as `{namespace, name, uid}`.
         node_name: Name of the pod's node.
-        report_late: The `LateReporter` of the pass that sent the eviction, None if a late outcome needs no report.
+        report_late: The `LateReporter` of the pass that sent the eviction,
+            None if an outcome after the end of that pass needs no report.
         escalation_action: Action of the escalation step that deletes the pod, "" for an eviction.
     """
 
@@ -199,7 +201,7 @@ class EvictionTracker:
         return self._collect_granted(lambda sent: sent.node_name == node_name)
 
     async def report_late_evictions(self) -> None:
-        """Report all granted, uncollected evictions, because the process is terminating.
+        """Report all evictions that were granted after their pass had ended, because the process is terminating.
 
         The function first waits up to `SHUTDOWN_WAIT_SECONDS` for the evictions in flight.
         """

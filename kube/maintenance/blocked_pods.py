@@ -159,7 +159,7 @@ def _explain_stuck_pod(pod: Pod, *, is_node_unreachable: bool) -> tuple[str, str
         return "Terminating", "its grace period has ended and the kubelet has not stopped it: check the node"
     claims = list_pvc_names(pod)
     names = truncate(", ".join(claims), MAX_MESSAGE_CHARACTERS)
-    volumes = f"the volumes of its claims {names}" if claims else "its volumes"
+    volumes = f"the volumes bound to its PVCs {names}" if claims else "its volumes"
     return "VolumesMounted", f"its containers have ended, but the kubelet has not unmounted {volumes}: check the node"
 
 

@@ -193,7 +193,7 @@ class ChainEnvironment:
         return time.monotonic() - started
 
     def send_tick(self) -> None:
-        """Send a resync tick, and wait until the delivery has no pending events."""
+        """Send a resync tick, and wait until no events are pending delivery."""
         self._post_tick()
         self.wait_until_delivered()
 
@@ -208,7 +208,7 @@ class ChainEnvironment:
         return retry_action(self._post_tick, wait, timeout)
 
     def wait_until_delivered(self) -> None:
-        """Wait until the delivery has no pending events."""
+        """Wait until no events are pending delivery."""
         self.product.wait_until_delivered()
 
     def delete_maintenances_of(self, node_names: Collection[str]) -> None:

@@ -93,7 +93,7 @@ def test_redelivered_events_of_deleted_maintenance_cause_no_writes(environment: 
 
 @pytest.fixture(scope="module")
 def second_environment(tmp_path_factory: pytest.TempPathFactory, postgresql: PostgreSQL) -> Iterator[ChainEnvironment]:
-    """Yield the environment of a second cluster, whose product stores its journal in PostgreSQL."""
+    """Yield the environment of a second cluster, in which the product stores its journal in PostgreSQL."""
     folder, url = tmp_path_factory.mktemp("other"), postgresql.create_database()
     with LocalCluster(folder / "servers", nodes=1) as cluster:
         localproduct.install_manifests(cluster)
@@ -107,7 +107,7 @@ def second_environment(tmp_path_factory: pytest.TempPathFactory, postgresql: Pos
 
 @pytest.fixture(params=["environment", "second_environment"], ids=["SQLite", "PostgreSQL"])
 def sqlite_or_postgresql_environment(request: pytest.FixtureRequest) -> ChainEnvironment:
-    """Return the environment whose product stores its journal in SQLite or PostgreSQL."""
+    """Return the environment in which the product stores its journal in SQLite or PostgreSQL."""
     selected_environment: ChainEnvironment = request.getfixturevalue(request.param)
     return selected_environment
 

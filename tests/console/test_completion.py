@@ -21,7 +21,7 @@ from tests.console.conftest import ROOT, CreateNode, RunCommand
         (["cord"], ["cordon\tMark nodes unschedulable; their pods keep running", ":4"]),
         (["start", "node-1", "--group", ""], ["medik8s", "kubevirt", ":4"]),
         (["start", "node-1", "--group=k"], ["--group=kubevirt", ":4"]),
-        (["mutex", "ret"], ["retry\tResume a halted run where it stopped", ":4"]),
+        (["mutex", "ret"], ["retry\tResume a halted upgrade run where it stopped", ":4"]),
         (["status", "--kubeconfig", ""], [":0"]),
     ],
 )

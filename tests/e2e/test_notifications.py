@@ -40,7 +40,7 @@ def restart_function(environment: E2eEnvironment, variables: dict[str, str]) -> 
 
 
 def list_sent_types(receiver: Receiver) -> list[str]:
-    """Return the last word of the type of each event that the receiver got, without redelivered events."""
+    """Return the last segment of the event type of each event that the receiver got, without redelivered events."""
     bodies = [json.loads(request.body) for request in receiver.list_requests(PATH)]
     return list({body["id"]: body["type"].rpartition(".")[2] for body in bodies}.values())
 

@@ -86,7 +86,7 @@ OVERWRITTEN_CONDITIONS = {
     "release-node": "NodeUpgrade",
     "run-job, create": "JobRun",
 }
-"""Map from scenario to condition that reports a rejected request, until the next step or the Job's end overwrites it."""
+"""Map from scenario to condition that reports a rejected request, until the next step or the end overwrites it."""
 HALTING_REQUEST = ("run-job", "create jobs")
 """Step and request: if the API server rejects the Job, the run halts and an administrator must resume it."""
 FINALIZER_REQUEST = ("restore-pools", "patch mutexrunconfigs")

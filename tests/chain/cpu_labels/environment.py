@@ -98,7 +98,7 @@ class CpuLabelsEnvironment:
         self.wait_until_delivered()
 
     def wait_until_delivered(self) -> None:
-        """Wait until the local delivery has no pending events."""
+        """Wait until no events are pending local delivery."""
         assert isinstance(self.product, Product)
         self.product.wait_until_delivered()
 

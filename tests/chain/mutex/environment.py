@@ -71,12 +71,12 @@ class MutexEnvironment(UpgradeObjects):
         return names, run
 
     def send_tick(self) -> None:
-        """Send a resync tick, and wait until the delivery has no pending events."""
+        """Send a resync tick, and wait until no events are pending delivery."""
         post_event(build_tick(), self.product.broker_url)
         self.wait_until_delivered()
 
     def wait_until_delivered(self) -> None:
-        """Wait until the local delivery has no pending events."""
+        """Wait until no events are pending local delivery."""
         assert isinstance(self.product, Product)
         self.product.wait_until_delivered()
 

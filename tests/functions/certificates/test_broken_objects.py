@@ -133,7 +133,7 @@ def test_expired_ca_is_replaced_in_one_pass(client: SyncClient, certificates: Na
 
 @proves("OSV-20")
 @pytest.mark.parametrize("key_type", ["ed25519", "p521"])
-def test_supplied_ca_with_unusual_key_type_is_used_or_replaced(
+def test_supplied_ca_with_unusual_key_type_does_not_prevent_issuance(
     client: SyncClient, certificates: NamespaceCertificates, key_type: str
 ) -> None:
     key = ed25519.Ed25519PrivateKey.generate() if key_type == "ed25519" else ec.generate_private_key(ec.SECP521R1())

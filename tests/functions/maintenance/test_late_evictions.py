@@ -1,4 +1,4 @@
-"""Tests for evictions whose success arrives after their pass has ended; each is recorded in the journal."""
+"""Tests for late evictions, whose response arrives after their pass has ended; each is recorded in the journal."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_late_evictions_are_published_at_process_end(
     late_evictions: LateEvictionPublisher,
     workload: Workload,
 ) -> None:
-    """Check that late evictions are published when the process ends, as a reply to the event that caused their pass."""
+    """Check that evictions granted after their pass are published at process end, as a reply to that pass's event."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a", "b")
     tainted_event, count_before = functions.run_until_tainted(workload.create_maintenance(node)), read_evicted_count()
@@ -100,7 +100,7 @@ def test_late_evictions_are_published_after_delay(
     workload: Workload,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Check that a node's late evictions are published together after a delay if no further pass publishes them."""
+    """Check that evictions granted after their pass are published together after a delay if no further pass does so."""
     monkeypatch.setattr(tracker, "EVICTION_TIMEOUT_SECONDS", 1.0)
     monkeypatch.setattr(tracker, "OUTCOME_TTL_SECONDS", 0.5)
     node = workload.take_node()
@@ -120,7 +120,7 @@ def test_dry_run_replay_publishes_no_late_evictions(
     late_evictions: LateEvictionPublisher,
     workload: Workload,
 ) -> None:
-    """Check that a dry run publishes no late evictions."""
+    """Check that a replay in dry-run mode publishes no evictions after its pass has ended."""
     message = build_replay_message(functions, workload, dry_run=True)
 
     evict_client.post("/evict", data=message.body, headers=message.headers)
@@ -162,7 +162,10 @@ def test_replay_does_not_report_late_evictions_of_drain(
     workload: Workload,
     finalizers: tuple[str, ...],
 ) -> None:
-    """Check that a replay does not report late evictions of the drain, even if the replay finds no pods."""
+    """Check that a replay does not report evictions that the drain's pass sent and that were granted after that pass.
+
+    The replay finds no pods to evict.
+    """
     node = workload.take_node()
     (pod,) = workload.create_bare_pods(node, "a", finalizers=finalizers)
     tainted_event, count_before = functions.run_until_tainted(workload.create_maintenance(node)), read_evicted_count()
@@ -189,7 +192,7 @@ def test_late_evictions_of_replay_are_published_but_not_counted(
     late_evictions: LateEvictionPublisher,
     workload: Workload,
 ) -> None:
-    """Check that the late evictions of a replay are published, and that the metrics do not count them."""
+    """Check that a replay's evictions granted after its end are published, and that the metrics do not count them."""
     message = build_replay_message(functions, workload, dry_run=False)
     count_before = read_evicted_count()
 

@@ -532,7 +532,7 @@ def test_successor_edited_before_finalizer_is_set_takes_over_node(functions: Fun
 
 
 @proves("X-2")
-def test_late_duplicate_event_does_not_restore_node_of_successor(functions: Functions, workload: Workload) -> None:
+def test_duplicate_event_does_not_restore_node_of_next_maintenance(functions: Functions, workload: Workload) -> None:
     """X-2: `restore` does not change the node if another maintenance has begun since `restore` read the node."""
     node = workload.take_node()
     event = build_updated_event(request_deletion(workload, create_active_maintenance(functions, workload, node)))
@@ -552,7 +552,7 @@ def test_late_duplicate_event_does_not_restore_node_of_successor(functions: Func
 
 
 @proves("X-2")
-def test_late_duplicate_event_does_not_delete_lease_of_successor(functions: Functions, workload: Workload) -> None:
+def test_duplicate_event_does_not_delete_lease_of_next_holder(functions: Functions, workload: Workload) -> None:
     """X-2: `restore` does not delete a lease that another holder takes over after `restore` has read the lease."""
     node = workload.take_node()
     maintenance = create_active_maintenance(functions, workload, node)

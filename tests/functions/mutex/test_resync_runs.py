@@ -429,7 +429,7 @@ def test_halted_run_makes_no_progress(upgrade: UpgradeScenario) -> None:
 
 
 def change_target_pool(upgrade: UpgradeScenario) -> None:
-    """Make the target name a different pool."""
+    """Change the pool that the target refers to."""
     upgrade.administrator_client.create(POOLS_PATH, build_pool("green", {WORKER_LABEL: "", "role": "blue"}))
     upgrade.administrator_client.patch(build_object_path(upgrade.target), {"spec": {"machineConfigPools": ["green"]}})
 

@@ -73,7 +73,7 @@ def drain(functions: Functions, workload: Workload, node: str, group: ApiGroup =
 
 
 def restore(functions: Functions, workload: Workload, maintenance: Object) -> Object:
-    """Delete the maintenance, let `restore` restore its node, and return the maintenance as it was deleted."""
+    """Delete the maintenance, let `restore` restore its node, and return the last state of the deleted object."""
     workload.delete(m.build_path(maintenance))
     deleted = workload.read_maintenance(maintenance)
     functions.invoke("restore", build_updated_event(deleted))

@@ -387,7 +387,7 @@ def list_received_event_types(receiver: Receiver) -> list[str]:
 
 
 @pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=lambda group: group.api_version.split("/")[0])
-def test_receiver_gets_signed_events_when_drain_is_blocked_continues_and_ends(
+def test_receiver_gets_signed_event_for_start_and_end_of_blockage_and_end_of_drain(
     functions: Functions, workload: Workload, receiver: Receiver, group: ApiGroup
 ) -> None:
     """Check that a receiver gets one signed event each when a drain is blocked, continues and has ended."""

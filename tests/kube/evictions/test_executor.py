@@ -31,7 +31,8 @@ from tests.workload import Workload
 def workload(installed_cluster: LocalCluster, admin_client: SyncClient) -> Workload:
     """Return a `Workload` with a new namespace, and with pods on node-1 or on a node without other pods.
 
-    Some tests need a node without other pods, because a batch also reports late evictions of the previous test.
+    Some tests need a node without other pods, because a batch also reports evictions of the
+    previous test whose response arrived after the test's batches.
     """
     return Workload(installed_cluster, admin_client)
 
@@ -188,7 +189,7 @@ def test_pods_in_outdated_list_are_not_evicted_again(
 
 
 @pytest.mark.slow
-def test_late_eviction_is_reported_by_next_batch_of_node(workload: Workload, admin_client: SyncClient) -> None:
+def test_eviction_granted_after_batch_is_reported_by_next_batch(workload: Workload, admin_client: SyncClient) -> None:
     """NMO-17: an eviction that succeeds after the end of its batch is reported once, by the node's next batch.
 
     At that time the pod is terminating, so no plan contains it.
@@ -214,8 +215,10 @@ def test_late_eviction_is_reported_by_next_batch_of_node(workload: Workload, adm
 
 
 @pytest.mark.slow
-def test_late_eviction_is_reported_without_another_batch(workload: Workload, admin_client: SyncClient) -> None:
-    """Check that a node's late evictions are reported even if no further batch starts for that node."""
+def test_eviction_granted_after_batch_is_collected_without_next_batch(
+    workload: Workload, admin_client: SyncClient
+) -> None:
+    """NMO-17: an eviction that succeeds after the end of its batch can be collected without a further batch."""
     node = workload.take_node()
     (pod,) = workload.create_bare_pods(node, "slow")
 

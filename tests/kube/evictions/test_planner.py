@@ -30,7 +30,7 @@ VIRT_LAUNCHER_POD = make_pod("launcher", labels={CREATED_BY_LABEL: "u"})
 OTHER_POD = make_pod("other", labels={"app": "web"})
 
 
-def make_pod_of_pdb(name: str, *, ready: bool = True, phase: str = "Running") -> Object:
+def make_pod_covered_by_pdb(name: str, *, ready: bool = True, phase: str = "Running") -> Object:
     return make_pod(name, labels=DB_LABELS, ready=ready, phase=phase)
 
 
@@ -42,21 +42,21 @@ def test_pod_that_no_pdb_selects_may_be_evicted() -> None:
     """NMO-6: a pod may be evicted if every PDB is in another namespace or selects other pods."""
     other_budgets = [make_budget(namespace="other"), make_budget("web", selector={"matchLabels": {"app": "web"}})]
 
-    plan = plan_evictions([make_pod_of_pdb("a")], other_budgets)
+    plan = plan_evictions([make_pod_covered_by_pdb("a")], other_budgets)
 
     assert (get_names(plan.unbudgeted), plan.queues, plan.blocked) == (["a"], [], [])
 
 
 def test_plan_of_deletions_ignores_pdbs() -> None:
     """DRN-1a: with `disableEviction`, no PDB blocks a pod."""
-    plan = plan_evictions([make_pod_of_pdb("a")], [make_budget(allowed=0)], DrainOptions(disable_eviction=True))
+    plan = plan_evictions([make_pod_covered_by_pdb("a")], [make_budget(allowed=0)], DrainOptions(disable_eviction=True))
 
     assert (get_names(plan.unbudgeted), plan.queues, plan.blocked) == (["a"], [], [])
 
 
 def test_pod_to_delete_is_neither_evicted_nor_blocked() -> None:
     """Check that a pod that the plan deletes is neither evicted nor blocked; the plan for other pods is unchanged."""
-    pods = [make_pod_of_pdb(name) for name in "abc"]
+    pods = [make_pod_covered_by_pdb(name) for name in "abc"]
     plan = plan_evictions([*pods, OTHER_POD], [make_budget("keep", allowed=1)])
     deleted = [pods[1], OTHER_POD]
     options = DrainOptions(disable_eviction=True, escalation_action="Delete")
@@ -73,7 +73,7 @@ def test_pod_to_delete_is_neither_evicted_nor_blocked() -> None:
 def test_pods_beyond_disruptions_that_pdb_allows_are_blocked() -> None:
     """NMO-6, X-6: if a PDB allows two of four evictions, two pods are queued, and the other two are blocked."""
     plan = plan_evictions(
-        [make_pod_of_pdb(name) for name in "abcd"], [make_budget("keep", allowed=2, healthy=4, needed=2)]
+        [make_pod_covered_by_pdb(name) for name in "abcd"], [make_budget("keep", allowed=2, healthy=4, needed=2)]
     )
 
     (queue,) = plan.queues
@@ -106,14 +106,16 @@ def test_pdb_that_never_allows_disruption_is_reported(spec: dict[str, Any], expe
     budget["spec"] |= spec
     budget["status"] |= {"expectedPods": expected}
 
-    (blocked,) = plan_evictions([make_pod_of_pdb("a")], [budget]).blocked
+    (blocked,) = plan_evictions([make_pod_covered_by_pdb("a")], [budget]).blocked
 
     assert blocked.as_data().get("allowsNone", False) is allows_none
 
 
 def test_pod_that_two_pdbs_select_is_blocked() -> None:
     """NMO-6: a pod that two PDBs select is blocked, and the message names both PDBs and states the remedy."""
-    plan = plan_evictions([make_pod_of_pdb("a")], [make_budget("one", allowed=1), make_budget("two", allowed=1)])
+    plan = plan_evictions(
+        [make_pod_covered_by_pdb("a")], [make_budget("one", allowed=1), make_budget("two", allowed=1)]
+    )
 
     (blocked,) = plan.blocked
     assert (blocked.reason, blocked.budget) == ("MultipleBudgets", "one, two")
@@ -134,14 +136,14 @@ def test_terminating_pods_are_neither_evicted_nor_blocked() -> None:
 @pytest.mark.parametrize("phase", ["Pending", "Succeeded", "Failed"])
 def test_pod_that_is_not_running_is_evicted_without_pdb_check(phase: str) -> None:
     """NMO-6, NMO-9: a pod that is not running is evicted, because the eviction API checks no PDB for it."""
-    plan = plan_evictions([make_pod_of_pdb("a", ready=False, phase=phase)], [make_budget()])
+    plan = plan_evictions([make_pod_covered_by_pdb("a", ready=False, phase=phase)], [make_budget()])
 
     assert get_names(plan.unbudgeted) == ["a"]
 
 
 def test_pdb_with_outdated_status_blocks_all_pods() -> None:
     """NMO-6: no pod is queued for a PDB with an outdated status; the API server would respond with 429."""
-    plan = plan_evictions([make_pod_of_pdb("a")], [make_budget("new", allowed=3, observed=0)])
+    plan = plan_evictions([make_pod_covered_by_pdb("a")], [make_budget("new", allowed=3, observed=0)])
 
     (blocked,) = plan.blocked
     assert (blocked.message, blocked.healthy) == ("the status of budget new is not up to date yet", None)
@@ -164,7 +166,7 @@ def test_pending_migration_target_is_blocked(needed: int, healthy: int, policy: 
     assert plan.admitted == []
     assert [(blocked.reason, blocked.budget) for blocked in plan.blocked] == [("Migrating", "launcher")]
     assert plan_evictions([target_pod], []).unbudgeted == [target_pod]
-    assert plan_evictions([make_pod_of_pdb("other", ready=False, phase="Pending")], [budget]).blocked == []
+    assert plan_evictions([make_pod_covered_by_pdb("other", ready=False, phase="Pending")], [budget]).blocked == []
     assert (
         plan_evictions([make_pod("target", labels={**DB_LABELS, MIGRATION_UID_LABEL: "uid"})], [budget])
         .blocked[0]

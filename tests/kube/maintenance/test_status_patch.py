@@ -310,7 +310,7 @@ def make_stuck_pod(*, phase: str = "Running", volumes: Sequence[Object] = (), **
             make_stuck_pod(phase="Failed", volumes=CLAIM_VOLUMES),
             NODE_IN_MAINTENANCE,
             "VolumesMounted",
-            "the kubelet has not unmounted the volumes of its claims data, logs: check the node",
+            "the kubelet has not unmounted the volumes bound to its PVCs data, logs: check the node",
         ),
         (
             make_stuck_pod(phase="Succeeded"),
