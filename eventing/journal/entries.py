@@ -26,6 +26,8 @@ MAX_ATTEMPT_SECONDS, MAX_STATUS = 1e6, 999
 """Maximum seconds and maximum status of an attempt; greater values are rejected."""
 MIN_TIME, MAX_TIME = datetime(2, 1, 1, tzinfo=timezone.utc), datetime(9999, 1, 1, tzinfo=timezone.utc)
 """Bounds of valid times; times closer to the limits of `datetime` overflow when rounded or converted to a zone."""
+MIN_WORK_SECONDS = 0.001
+"""Minimum duration of an attempt that does something, because every request to the API server takes longer."""
 MAX_KEY_BYTES = 512
 """Maximum size of each key of an event or attempt, in bytes; a PostgreSQL index row has at most 2,700 bytes.
 
@@ -75,6 +77,11 @@ class Attempt:
     def failed(self) -> bool:
         """Return whether the response was an error."""
         return self.status >= 400
+
+    @property
+    def did_nothing(self) -> bool:
+        """Return whether the function had nothing to do: it emitted no event, and had no time for a request."""
+        return not self.failed and not self.replies and self.seconds < MIN_WORK_SECONDS
 
     @property
     def reported_error(self) -> str:

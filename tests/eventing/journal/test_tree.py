@@ -62,6 +62,32 @@ def test_reply_is_shown_under_cause_and_hint_starts_branch() -> None:
     assert [branch.delay_seconds for _, branch in tree.iter_branches()] == [None, 0.1, 0.2, None]
 
 
+def test_opened_budget_is_shown_under_last_report_of_blocked_pods() -> None:
+    """Check that `budget.opened` is below the last `pods.evicted` before it, with the time that the drain has waited.
+
+    A `budget.opened` whose effect was recorded before it starts a branch, because it cannot be its own effect.
+    """
+    first, second, third = (
+        build_event(events.BUDGET_OPENED, "podsource", MAINTENANCE, "node-1", seed=str(number)) for number in range(3)
+    )
+    report = build_event(events.PODS_EVICTED, "evict", MAINTENANCE, "node-1", cause=CORDONED)
+    second_report = build_event(events.PODS_EVICTED, "evict", MAINTENANCE, "node-1", cause=second)
+    third_report = build_event(events.PODS_EVICTED, "evict", MAINTENANCE, "node-1", cause=third)
+    recorded = (first, report, second, second_report, third_report, third)
+
+    (tree,) = build_trees([build_entry(number, event) for number, event in enumerate(recorded)], (), LATER_TIME)
+
+    shown = [(depth, branch.entry.event, branch.delay_seconds) for depth, branch in tree.iter_branches()]
+    assert shown == [
+        (0, first, None),
+        (0, report, None),
+        (1, second, 1.0),
+        (2, second_report, 1.0),
+        (0, third, None),
+        (1, third_report, 0.0),
+    ]
+
+
 def test_subscriber_without_attempt_is_reported_as_missing() -> None:
     """Check that a subscriber without a recorded attempt is reported as missing, even if it was called in a replay.
 
