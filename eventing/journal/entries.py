@@ -175,7 +175,6 @@ class Query:
     Attributes:
         node: Name of the node.
         maintenance: Uid or name of the NodeMaintenance or upgrade mutex object.
-        has_object: Only events about a NodeMaintenance or an upgrade mutex object.
         types: Only events of these types.
         since, until: Arrival at or after `since` and before `until`; with time zone.
         failed: Only dead letters, `maintenance.step_failed`, `run.halted`, and events with a failed attempt that no
@@ -185,7 +184,7 @@ class Query:
         dead_letters_only: Only dead letters.
         awaiting_redrive: Exclude dead letters that their destination function accepted in a redrive, and dead letters
             that a user discarded.
-        after_seq: Only entries with a greater `seq`.
+        after_seq, before_seq: Only entries with a greater or a smaller `seq`; 0 means no limit.
         limit: Maximum number of entries, 0 for all.
         keep_newest: Select the last `limit` entries instead of the first; the result is always in order of arrival.
     """
@@ -201,9 +200,9 @@ class Query:
     dead_letters_only: bool = False
     awaiting_redrive: bool = False
     after_seq: int = 0
+    before_seq: int = 0
     limit: int = 0
     keep_newest: bool = False
-    has_object: bool = False
 
 
 def get_event_keys(event: BaseCloudEvent) -> dict[str, str]:

@@ -272,13 +272,15 @@ def test_redriven_dead_letter_is_not_selected_as_awaiting_redrive(
     assert bool(journal.select(Query(dead_letters_only=True, awaiting_redrive=True))) is awaits_redrive(dead_letter)
 
 
-def test_query_selects_events_after_seq_or_by_id(journal: Journal) -> None:
-    """X-6: A query can select the events after a sequence number, or events with given ids."""
+def test_query_selects_events_by_seq_or_id(journal: Journal) -> None:
+    """X-6: A query can select the events after or before a sequence number, or events with given ids."""
     _write_sample_events(journal, build_numbered_event(3))
     entries = journal.select()
     expected = tuple(entry.event.get_id() for entry in entries[1:3])
 
     assert list_event_numbers(journal.select(Query(after_seq=entries[3].seq))) == [5, 6]
+    before_query = Query(before_seq=entries[3].seq, limit=2, keep_newest=True)
+    assert list_event_numbers(journal.select(before_query)) == [2, 3]
     assert list_event_numbers(journal.select(Query(ids=expected))) == [2, 3]
 
 
@@ -487,6 +489,7 @@ def test_query_after_out_of_range_seq_returns_nothing(journal: Journal) -> None:
     journal.write_event(build_numbered_event(1))
 
     assert journal.select(Query(after_seq=10**40)) == []
+    assert journal.select(Query(before_seq=10**40)) == journal.select()
 
 
 def test_two_processes_do_not_write_concurrently(postgresql: PostgreSQL) -> None:
