@@ -2,7 +2,8 @@
 
 Events that are not replies of a function (from the API server, PodSource or the tick) are roots, in order of arrival.
 Only `budget.opened` is an effect of the last `pods.evicted` before it, which reports the pods that the budget blocked:
-the delay between them is the time for which the drain has waited for the budget.
+the delay between them is the time for which the drain has waited for the budget. Before the first such report, it is an
+effect of `node.tainted`, which starts the evictions.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from eventing.dead_letters import DeadLetter
-from eventing.events import BUDGET_OPENED, PODS_EVICTED, SOURCE_PREFIX
+from eventing.events import BUDGET_OPENED, NODE_TAINTED, PODS_EVICTED, SOURCE_PREFIX
 from eventing.journal.entries import Attempt, Entry, get_object_identity
 from eventing.subscriptions import list_subscribers
 
@@ -134,6 +135,8 @@ def _find_cause_ids(entries: Iterable[Entry]) -> dict[str, str]:
         caused_by.add(entry.cause)
         if event_type == PODS_EVICTED:
             last_reports[entry.maintenance] = event_id
+        elif event_type == NODE_TAINTED:
+            last_reports.setdefault(entry.maintenance, event_id)
     return cause_ids
 
 
