@@ -69,6 +69,8 @@ def deadletters(include_redriven: bool, journal: str, namespace: str, output: st
     if output == "table":
         now = datetime.now(timezone.utc)
         show_table(COLUMNS, (_build_row(fields, now) for fields in dead_letters), "No dead letters found.")
+        if any(fields["open"] for fields in dead_letters):
+            click.echo("To deliver one again: kubectl maintenance redrive EVENT; to close it: add --discard", err=True)
 
 
 def _build_row(fields: dict[str, Any], now: datetime) -> tuple[str, ...]:

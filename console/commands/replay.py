@@ -18,6 +18,7 @@ from console.operations.replay import (
     FAILS,
     SAME,
     UNRECORDED,
+    DifferenceGroup,
     ReplayOptions,
     ReplayResult,
     call_function,
@@ -49,7 +50,6 @@ from eventing.events import shorten_type
 from eventing.journal.entries import Entry
 from eventing.replay.function_client import FunctionResponse, create_replay_id
 from eventing.replay.object_changes import find_recorded_objects, read_changes
-from eventing.replay.response_diff import Difference
 from kube.client.sync_client import SyncClient
 from kube.text_limits import format_count
 
@@ -187,22 +187,23 @@ def _raise_unless_reproduced(replay_results: Sequence[ReplayResult], skipped_cal
 
 
 def render_replay(replayed: ReplayResult) -> Text:
-    """Build a line with the result of replaying one event to one function, followed by lines for each difference."""
+    """Format a line for the event and the function, and one or more lines for each group of differences."""
     event, function = replayed.entry.event, replayed.response.function
     summary = f"{shorten_type(event.get_type()):25} ─▶ {function:8} {_format_response(replayed.response):28}"
     lines = Text.assemble(
         (f"{replayed.result:12}", RESULT_STYLES[replayed.result]), escape(f"  {summary}  {event.get_id()}")
     )
-    for difference in replayed.differences:
-        lines.append_text(_render_difference(difference))
+    for group in replayed.group_differences():
+        lines.append_text(_render_differences(group))
     return lines
 
 
-def _render_difference(difference: Difference) -> Text:
-    field, then, now = escape(difference.field), _format_value(difference.then), _format_value(difference.now)
-    if difference.explained:
-        return Text(f"\n    {field}: {then} → {now}: ", "dim").append(escape(difference.explained))
-    return Text.assemble(f"\n    {field}", (f"\n      - {then}", "red"), (f"\n      + {now}", "green"))
+def _render_differences(group: DifferenceGroup) -> Text:
+    label, then, now = escape(group.label), _format_value(group.first.then), _format_value(group.first.now)
+    if group.first.explained:
+        values = f": {then} → {now}" if group.pod_count == 1 else ""
+        return Text(f"\n    {label}{values}: ", "dim").append(escape(group.first.explained))
+    return Text.assemble(f"\n    {label}", (f"\n      - {then}", "red"), (f"\n      + {now}", "green"))
 
 
 def _format_value(value: Any) -> str:

@@ -5,6 +5,7 @@ A function runs at its address or, for `kubectl maintenance replay --in-process`
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudevents.core.base import BaseCloudEvent
 
@@ -44,7 +45,20 @@ from kube.text_limits import format_count
 if TYPE_CHECKING:
     from functions.steps import Function
 
+POD_KEY_PATTERN = re.compile(r"\[[^]]*\]")
+"""Matches the pod's name in the name of a field, such as `data.blocked[default/a].reason`."""
 SAME, EXPLAINED, DIFFERS, FAILS, UNRECORDED = "same", "explained", "differs", "fails", "not recorded"
+
+
+class DifferenceGroup(NamedTuple):
+    """The differences of `pod_count` pods in the same field with the same explanation; `first` is one of them.
+
+    `label` is the name of the field. A difference without an explanation has its own group.
+    """
+
+    label: str
+    first: Difference
+    pod_count: int
 
 
 @dataclass(frozen=True)
@@ -69,6 +83,21 @@ class ReplayResult:
         if self.recorded is None:
             return UNRECORDED
         return EXPLAINED if self.differences else SAME
+
+    def group_differences(self) -> list[DifferenceGroup]:
+        """Return the differences for a display, so that one cause takes one line, however many pods it concerns."""
+        groups: dict[tuple[str, str] | int, list[Difference]] = {}
+        for number, difference in enumerate(self.differences):
+            field = POD_KEY_PATTERN.sub("", difference.field)
+            is_shared = field != difference.field and difference.explained
+            groups.setdefault((field, difference.explained) if is_shared else number, []).append(difference)
+        return [_build_difference_group(differences) for differences in groups.values()]
+
+
+def _build_difference_group(differences: Sequence[Difference]) -> DifferenceGroup:
+    first, count = differences[0], len(differences)
+    field = POD_KEY_PATTERN.sub("", first.field)
+    return DifferenceGroup(f"{field}, each of {count} pods" if count > 1 else first.field, first, count)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ HEADINGS: Row = (f"TIME ({datetime.now().astimezone():%Z})", "TYPE", "NODE", "MA
 def format_trees(trees: Sequence[Tree]) -> Iterator[str]:
     """Yield a heading for each maintenance or upgrade run, followed by one line per event.
 
-    Consecutive idle ticks, which changed nothing, share a line.
+    Successive events that led to nothing, such as ticks that changed nothing, share a line.
     """
     for number, tree in enumerate(trees):
         if number:
@@ -45,10 +45,10 @@ def format_trees(trees: Sequence[Tree]) -> Iterator[str]:
         if origin := find_origin(branch.entry.event for _, branch in branches).format():
             yield f"  {escape(origin)}"
         start, slowest = min(branch.entry.arrived for _, branch in branches), _find_slowest_branch(branches)
-        for is_idle, group in groupby(branches, lambda item: _is_idle_branch(item[1])):
+        for (is_idle, idle_depth), group in groupby(branches, _get_fold_key):
             depths_and_branches = list(group)
             if is_idle and len(depths_and_branches) > 1:
-                yield _format_idle_ticks([branch for _, branch in depths_and_branches], start)
+                yield _format_idle_events(idle_depth, [branch for _, branch in depths_and_branches], start)
             else:
                 for depth, branch in depths_and_branches:
                     yield _format_branch(depth, branch, start, is_slowest=branch is slowest)
@@ -66,15 +66,24 @@ def _find_slowest_branch(depths_and_branches: Iterable[tuple[int, Branch]]) -> B
 
 
 def _is_idle_branch(branch: Branch) -> bool:
-    return branch.entry.is_idle_tick and not (branch.effects or branch.missing_functions or branch.dead_letters)
+    """Return whether the event led to nothing: a tick that changed nothing, or functions that had nothing to do."""
+    attempts = branch.attempts
+    is_idle = branch.entry.is_idle_tick or (bool(attempts) and all(attempt.did_nothing for attempt in attempts))
+    return is_idle and not (branch.effects or branch.missing_functions or branch.dead_letters)
 
 
-def _format_idle_ticks(branches: Sequence[Branch], start: datetime) -> str:
-    """Format several idle ticks, which changed nothing, as one line."""
+def _get_fold_key(depth_and_branch: tuple[int, Branch]) -> tuple[bool, int]:
+    """Return a key that is equal for the events that may share a line: idle events with the same depth."""
+    depth, branch = depth_and_branch
+    return (True, depth) if _is_idle_branch(branch) else (False, 0)
+
+
+def _format_idle_events(depth: int, branches: Sequence[Branch], start: datetime) -> str:
+    """Format one line for several events that led to nothing."""
     first_offset, last_offset = ((branches[index].entry.arrived - start).total_seconds() for index in (0, -1))
     event_types = ", ".join(dict.fromkeys(shorten_type(branch.entry.event.get_type()) for branch in branches))
-    text = escape(f"{event_types} ×{len(branches)}")
-    return f"{first_offset:+9.3f} s  {text:{TYPE_WIDTH}} {'':{DELAY_WIDTH}}  nothing changed until {last_offset:+.3f} s"
+    text = f"{_format_indent(depth)}{escape(f'{event_types} ×{len(branches)}')}"
+    return f"{first_offset:+9.3f} s  {text:{TYPE_WIDTH}} {'':{DELAY_WIDTH}}  no effects until {last_offset:+.3f} s"
 
 
 def _format_heading(tree: Tree, branches: Sequence[Branch]) -> str:
@@ -104,8 +113,7 @@ def _format_outcome_counts(branches: Sequence[Branch]) -> Iterator[str]:
 
 def _format_branch(depth: int, branch: Branch, start: datetime, *, is_slowest: bool) -> str:
     offset = (branch.entry.arrived - start).total_seconds()
-    indent = "  " * (min(depth, MAX_INDENT_DEPTH) - 1) + "└─ " if depth else ""
-    event_type = f"{indent}{escape(shorten_type(branch.entry.event.get_type()))}"
+    event_type = f"{_format_indent(depth)}{escape(shorten_type(branch.entry.event.get_type()))}"
     missing = [
         click.style(f"{name} RESPONDED, duration unknown", fg="yellow")
         if name in branch.replied_functions
@@ -117,6 +125,10 @@ def _format_branch(depth: int, branch: Branch, start: datetime, *, is_slowest: b
     outcomes = [*attempts, *missing, *map(_format_dead_letter, branch.dead_letters), *marks]
     start_columns = f"{offset:+9.3f} s  {event_type:{TYPE_WIDTH}} {_format_delay(branch):>{DELAY_WIDTH}}"
     return f"{start_columns}  {', '.join(outcomes)}".rstrip()
+
+
+def _format_indent(depth: int) -> str:
+    return "  " * (min(depth, MAX_INDENT_DEPTH) - 1) + "└─ " if depth else ""
 
 
 def _format_delay(branch: Branch) -> str:
@@ -137,11 +149,15 @@ def _format_reported_failure(entry: Entry) -> Iterator[str]:
 
 
 def _format_attempt(attempt: Attempt) -> str:
-    """Format the attempt's function and duration and, if the attempt failed, its status and error.
+    """Format the duration, if the function had to do anything, and the error of a failed step.
+
+    The event that reports a failure has that failure's error.
 
     A function that reports its failure in a reply event responds with a status of success. Such an attempt is marked as
     FAILED, and the row of the reply event contains the error.
     """
+    if attempt.did_nothing:
+        return escape(f"{attempt.function}: nothing to do")
     text = escape(f"{attempt.function} {attempt.seconds * 1000:.0f} ms")
     if attempt.failed:
         return click.style(escape(f"{text} {attempt.status} {attempt.error}".rstrip()), fg="red")

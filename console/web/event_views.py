@@ -12,16 +12,17 @@ from flask import Response, make_response, render_template, request
 from werkzeug.exceptions import NotFound
 
 from console.operations.archive import redact_values
+from console.operations.finished_drains import DRAIN_EVENT_TYPES
 from console.operations.replay import replay_dry_run
 from console.web import swimlanes
 from console.web.callers import list_mutex_read_rights, list_replay_rights, list_run_replay_rights, list_start_rights
 from console.web.context import ConsoleContext
-from console.web.event_filter import PAGE_SIZE, EventFilter
+from console.web.event_filter import PAGE_SIZE, EventFilter, split_page
 from console.web.event_groups import KIND_LABELS, group_by_object, is_failed
 from console.web.json_markup import color_json
 from console.web.node_rows import select_draining_maintenance
 from console.web.polling import build_unchanged_response, render_stale_banner
-from eventing.events import KNOWN_TYPES, TYPE_DESCRIPTIONS, shorten_type
+from eventing.events import KNOWN_TYPES, MAINTENANCE_STEP_FAILED, TYPE_DESCRIPTIONS, shorten_type
 from eventing.journal.entries import REDRIVE_PREFIX, Entry, Query, get_object_identity
 from eventing.journal.store import Journal
 from eventing.replay.object_changes import MUTEX_OBJECT_KINDS
@@ -31,9 +32,11 @@ from kube.maintenance.objects import get_node_name
 MAX_SHARED_LISTS = 16
 """Number of rendered lists of events to keep, for pages with different filters."""
 MAX_TIMELINE_EVENTS = 1000
-"""Maximum number of events in one timeline; older events are omitted."""
-SINCE_CHOICES = ("15m", "1h", "1d")
-"""The values of `since` that the page offers; the URL accepts any value that `parse_time_or_age` accepts."""
+"""Maximum number of events in one timeline; the timeline links to older events."""
+AGE_CHOICES = ("15m", "1h", "1d", "7d")
+"""The values of `since` and `until` that the page suggests, among all that `parse_time_or_age` accepts."""
+LAST_DRAIN_TYPES = (*DRAIN_EVENT_TYPES, MAINTENANCE_STEP_FAILED)
+"""Types of the events by which the timeline finds a node's last maintenance; an upgrade run emits none of these."""
 EVENT_TABS = {"summary": "Summary", "attempts": "Attempts", "replay": "Replay", "json": "JSON"}
 """The tabs of an event, by their value in the URL; the first one is the default."""
 FLAG_OR_DATA_PATTERN = re.compile("; (?:data:|`)")
@@ -50,13 +53,13 @@ class EventViews:
         self._render_list = lru_cache(MAX_SHARED_LISTS)(self._read_and_render_list)
 
     def events(self) -> str:
-        """Render the newest events, grouped by object or in order of arrival, filtered by the query's fields."""
+        """Render a page of events, grouped by object or in order of arrival, filtered by the query's fields."""
         _, user = self._context.read_state()
         event_filter = EventFilter.from_query(request.args)
         version = self._compute_version(event_filter)
         return render_template(
             "events.html",
-            **{"user": user, "types": KNOWN_TYPES, "since_choices": SINCE_CHOICES, "swimlanes": swimlanes},
+            **{"user": user, "types": KNOWN_TYPES, "ages": AGE_CHOICES, "swimlanes": swimlanes},
             **{"filter": event_filter, "version": version, "list_html": self._share_list(event_filter, version)},
         )
 
@@ -87,11 +90,12 @@ class EventViews:
             return self._render_list(event_filter, version, request.script_root)
 
     def _read_and_render_list(self, event_filter: EventFilter, _version: str, _script_root: str) -> str:
-        entries = self._context.journal.list_entries(event_filter.build_query())[::-1]
+        entries, before = split_page(self._context.journal.list_entries(event_filter.build_query()), PAGE_SIZE)
+        entries.reverse()
         return render_template(
             "events_list.html",
             **{"entries": entries, "groups": group_by_object(entries), "filter": event_filter},
-            **{"is_full": len(entries) == PAGE_SIZE, "page_size": PAGE_SIZE},
+            **{"before": before, "page_size": PAGE_SIZE},
             **{"swimlanes": swimlanes, "kind_labels": KIND_LABELS, "is_failed": is_failed},
         )
 
@@ -141,7 +145,7 @@ class EventViews:
         """Render the timeline of the node's maintenance.
 
         If the node has several maintenances, the timeline shows the one that the node's page shows. If the node has
-        none, the timeline shows the last recorded maintenance.
+        none, the timeline shows the last recorded one. Events of upgrade runs are on the page to which it links.
         """
         state, user = self._context.read_state()
         maintenances = [maintenance for maintenance in state.maintenances if get_node_name(maintenance) == name]
@@ -154,7 +158,7 @@ class EventViews:
 
     def _find_last_maintenance_uid(self, name: str) -> str:
         """Return the uid of the last maintenance that was recorded for the node, even if other events followed."""
-        entries = self._context.journal.select(Query(node=name, has_object=True, limit=1, keep_newest=True))
+        entries = self._context.journal.select(Query(node=name, types=LAST_DRAIN_TYPES, limit=1, keep_newest=True))
         return entries[0].maintenance if entries else ""
 
     def _get_entry(self, seq: int) -> Entry:
@@ -169,11 +173,13 @@ def render_timeline(journal: Journal, uid: str, **template_values: str) -> str:
 
     Events of ticks that changed nothing are only counted.
     """
-    recorded = journal.list_entries(Query(maintenance=uid, limit=MAX_TIMELINE_EVENTS, keep_newest=True)) if uid else []
+    query = Query(maintenance=uid, limit=MAX_TIMELINE_EVENTS + 1, keep_newest=True)
+    recorded, before = split_page(journal.list_entries(query) if uid else [], MAX_TIMELINE_EVENTS)
     entries = [entry for entry in recorded if not entry.is_idle_tick]
     return render_template(
         "timeline.html",
         uid=uid,
+        before=before,
         entries=entries,
         idle_count=len(recorded) - len(entries),
         diagram=swimlanes.build_diagram(entries),

@@ -190,7 +190,7 @@ def _render_summary(state: ClusterState) -> str:
 def _require_node(state: ClusterState, name: str) -> None:
     """Raise `NotFound` if no node or maintenance has this name."""
     if name not in state.nodes and not _select_maintenances(state, name):
-        raise NotFound(f'node "{name}" not found')
+        raise NotFound(f'node "{name}" not found: if it was deleted, filter Events by its name')
 
 
 def _select_maintenances(state: ClusterState, node: str) -> list[Maintenance]:

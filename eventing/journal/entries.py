@@ -26,6 +26,8 @@ MAX_ATTEMPT_SECONDS, MAX_STATUS = 1e6, 999
 """Maximum duration in seconds and maximum HTTP status of an attempt; attempts with larger values are rejected."""
 MIN_TIME, MAX_TIME = datetime(2, 1, 1, tzinfo=timezone.utc), datetime(9999, 1, 1, tzinfo=timezone.utc)
 """Bounds of valid times; times closer to the limits of `datetime` overflow in rounding or time zone conversion."""
+MIN_WORK_SECONDS = 0.001
+"""Minimum duration of an attempt that does something, because every request to the API server takes longer."""
 MAX_KEY_BYTES = 512
 """Maximum size, in bytes, of each key of an event or attempt; a PostgreSQL index row has at most 2,700 bytes.
 
@@ -75,6 +77,11 @@ class Attempt:
     def failed(self) -> bool:
         """Return whether the response had an error status."""
         return self.status >= 400
+
+    @property
+    def did_nothing(self) -> bool:
+        """Return whether the function had nothing to do: it emitted no event, and had no time for a request."""
+        return not self.failed and not self.replies and self.seconds < MIN_WORK_SECONDS
 
     @property
     def reported_error(self) -> str:
@@ -168,7 +175,6 @@ class Query:
     Attributes:
         node: Name of the node.
         maintenance: Uid or name of the NodeMaintenance or upgrade mutex object.
-        has_object: Select only events about a NodeMaintenance or an upgrade mutex object.
         types: Select only events of these types.
         since, until: Select only events that arrived at or after `since` and before `until`; both have a time zone.
         failed: Select only dead letters, `maintenance.step_failed`, `run.halted`, and events with a failed attempt that
@@ -178,7 +184,7 @@ class Query:
         dead_letters_only: Select only dead letters.
         awaiting_redrive: Exclude dead letters that their destination function accepted in a redrive, and dead letters
             that a user discarded.
-        after_seq: Select only entries with a greater `seq`.
+        after_seq, before_seq: Select only entries with a greater or a smaller `seq`; 0 means no limit.
         limit: Maximum number of entries, 0 for no limit.
         keep_newest: Select the last `limit` entries instead of the first; the result is still in order of arrival.
     """
@@ -194,9 +200,9 @@ class Query:
     dead_letters_only: bool = False
     awaiting_redrive: bool = False
     after_seq: int = 0
+    before_seq: int = 0
     limit: int = 0
     keep_newest: bool = False
-    has_object: bool = False
 
 
 def get_event_keys(event: BaseCloudEvent) -> dict[str, str]:

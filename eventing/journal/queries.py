@@ -13,7 +13,7 @@ from typing import Any
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
-from sqlalchemy import ColumnElement, Row, Select, exists, func, literal_column, or_, select, union_all
+from sqlalchemy import ColumnElement, Row, Select, exists, func, or_, select, union_all
 
 from eventing.events import FAILURE_TYPES
 from eventing.journal.entries import REDRIVE_PREFIX, Query
@@ -45,8 +45,6 @@ def _build_conditions(query: Query) -> Iterator[ColumnElement[bool]]:
         yield EVENTS.c.node == query.node
     if query.maintenance:
         yield or_(EVENTS.c.maintenance == query.maintenance, EVENTS.c.name == query.maintenance)
-    if query.has_object:
-        yield EVENTS.c.maintenance != literal_column("''")
     filters = ((EVENTS.c.type, query.types), (EVENTS.c.seq, query.seqs), (EVENTS.c.id, query.ids))
     yield from (column.in_(values) for column, values in filters if values)
     yield from _build_time_conditions(query)
@@ -58,6 +56,8 @@ def _build_conditions(query: Query) -> Iterator[ColumnElement[bool]]:
         yield EVENTS.c.seq.in_(_select_failed_events())
     if query.after_seq:
         yield EVENTS.c.seq > min(query.after_seq, MAX_SEQ)
+    if query.before_seq:
+        yield EVENTS.c.seq < min(query.before_seq, MAX_SEQ)
 
 
 def _build_time_conditions(query: Query) -> Iterator[ColumnElement[bool]]:

@@ -1,7 +1,9 @@
 """Arranges recorded events as trees of causes and effects, one per maintenance or run, with delays. No I/O.
 
-Events that are not a function's replies are roots, in order of arrival; they come from the API server, PodSource or the
-PingSource.
+Events that are not replies of a function (from the API server, PodSource or the tick) are roots, in order of arrival.
+Only `budget.opened` is an effect of the last `pods.evicted` before it, which reports the pods that the budget blocked:
+the delay between them is the time for which the drain has waited for the budget. Before the first such report, it is an
+effect of `node.tainted`, which starts the evictions.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from eventing.dead_letters import DeadLetter
-from eventing.events import SOURCE_PREFIX
+from eventing.events import BUDGET_OPENED, NODE_TAINTED, PODS_EVICTED, SOURCE_PREFIX
 from eventing.journal.entries import Attempt, Entry, get_object_identity
 from eventing.subscriptions import list_subscribers
 
@@ -97,10 +99,14 @@ def build_trees(entries: Sequence[Entry], causes: Iterable[Entry], now: datetime
     events = [entry for entry in entries if entry.dead_letter is None]
     entries_by_id = {entry.event.get_id(): entry for entry in (*causes, *events)}
     replies = {(entry.cause, entry.event.get_source()) for entry in events}
-    branches_by_id = {entry.event.get_id(): _build_branch(entry, entries_by_id, replies, now) for entry in events}
+    cause_ids = _find_cause_ids(events)
+    branches_by_id = {
+        event_id: _build_branch(entries_by_id[event_id], entries_by_id.get(cause_id), replies, now)
+        for event_id, cause_id in cause_ids.items()
+    }
     trees_by_uid: dict[str, Tree] = {}
-    for branch in branches_by_id.values():
-        _attach_to_cause_or_tree(branch, branches_by_id, trees_by_uid)
+    for event_id, branch in branches_by_id.items():
+        _attach_to_cause_or_tree(branch, branches_by_id.get(cause_ids[event_id]), trees_by_uid)
     for entry in entries:
         if entry.dead_letter:
             _attach_dead_letter(entry, entry.dead_letter, branches_by_id, trees_by_uid)
@@ -114,12 +120,30 @@ def find_missing_cause_ids(entries: Iterable[Entry]) -> tuple[str, ...]:
     return tuple({entry.cause for entry in entries if entry.cause} - known_ids)
 
 
-def _build_branch(
-    entry: Entry, entries_by_id: Mapping[str, Entry], replies: Collection[tuple[str, str]], now: datetime
-) -> Branch:
+def _find_cause_ids(entries: Iterable[Entry]) -> dict[str, str]:
+    """Return the id of each event's cause, "" if there is none, by the id of the event.
+
+    An effect may be recorded shortly before its cause. A `budget.opened` with an earlier effect therefore has no cause,
+    because the last `pods.evicted` may be this effect.
+    """
+    cause_ids: dict[str, str] = {}
+    last_reports: dict[str, str] = {}
+    caused_by: set[str] = set()
+    for entry in entries:
+        event_id, event_type = entry.event.get_id(), entry.event.get_type()
+        has_report = event_type == BUDGET_OPENED and event_id not in caused_by
+        cause_ids[event_id] = entry.cause or (last_reports.get(entry.maintenance, "") if has_report else "")
+        caused_by.add(entry.cause)
+        if event_type == PODS_EVICTED:
+            last_reports[entry.maintenance] = event_id
+        elif event_type == NODE_TAINTED:
+            last_reports.setdefault(entry.maintenance, event_id)
+    return cause_ids
+
+
+def _build_branch(entry: Entry, cause: Entry | None, replies: Collection[tuple[str, str]], now: datetime) -> Branch:
     missing = find_functions_without_attempt(entry, now)
     replied = tuple(name for name in missing if (entry.event.get_id(), SOURCE_PREFIX + name) in replies)
-    cause = entries_by_id.get(entry.cause)
     if cause is None:
         return Branch(entry, missing_functions=missing, replied_functions=replied)
     # If several processes write, an effect may be recorded shortly before its cause.
@@ -128,11 +152,8 @@ def _build_branch(
     return Branch(entry, delay_seconds, external_cause_type, missing, replied)
 
 
-def _attach_to_cause_or_tree(
-    branch: Branch, branches_by_id: Mapping[str, Branch], trees_by_uid: dict[str, Tree]
-) -> None:
-    """Add a branch to its cause's effects, or to the roots of its tree if the cause is not in the same tree."""
-    cause = branches_by_id.get(branch.entry.cause)
+def _attach_to_cause_or_tree(branch: Branch, cause: Branch | None, trees_by_uid: dict[str, Tree]) -> None:
+    """Add a branch to the effects of its cause, or to its tree as a root if the cause is not in the same tree."""
     if cause is not None and not branch.external_cause_type and cause is not branch:
         cause.effects.append(branch)
     else:

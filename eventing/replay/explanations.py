@@ -220,7 +220,7 @@ def _explain_pod_difference(
     if not recorded_uid:
         return ""
     if change := changes.get_change(POD_KIND, recorded_uid):
-        return f"pod {pod_name} {change.value}"
+        return f"the pod {change.value}"
     blocked = next((pod for pod in parse_blocked_pods(recorded_reply.get("data")) if pod["uid"] == recorded_uid), None)
     if blocked is None or not _find_pod_uid(current_reply, pod_name):
         return ""

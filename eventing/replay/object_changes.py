@@ -86,9 +86,9 @@ class ObjectChanges:
         return self._changes_by_key.get((kind, key))
 
     def describe_missing_objects(self) -> list[str]:
-        """Return a sorted list with a sentence about each object that no longer exists."""
+        """Return a sentence for each object that no longer exists, sorted; pods with the same name share a sentence."""
         return sorted(
-            f"{recorded} {change.value}" for recorded, change in self.by_object.items() if change in GONE_CHANGES
+            {f"{recorded} {change.value}" for recorded, change in self.by_object.items() if change in GONE_CHANGES}
         )
 
     @cached_property

@@ -213,8 +213,40 @@ def test_tree_folds_ticks_that_changed_nothing(journal_url: str) -> None:
 
     _, folded, *others = CliRunner().invoke(cli, ["events", "--journal", journal_url, "-o", "tree"]).stdout.splitlines()
 
-    assert folded.split() == ["+0.000", "s", "node.tainted", "×3", "nothing", "changed", "until", "+30.000", "s"]
+    assert folded.split() == ["+0.000", "s", "node.tainted", "×3", "no", "effects", "until", "+30.000", "s"]
     assert [line.split()[2] for line in others] == ["node.tainted", "└─", "node.tainted"]
+
+
+def test_events_for_which_no_function_had_anything_to_do_share_a_line(journal_url: str) -> None:
+    """Check that the tree has no duration of a function that had nothing to do, and folds successive such events."""
+    updates = [
+        CloudEvent(
+            {"id": f"update-{number}", "source": "/apis", "type": events.RESOURCE_UPDATED, "kind": "NodeMaintenance"},
+            ADDED.get_data(),
+        )
+        for number in range(3)
+    ]
+    with closing(Journal(journal_url)) as journal:
+        journal.write_events(
+            (event, START_TIME + timedelta(seconds=number))
+            for number, event in enumerate((updates[0], GONE, *updates[1:]))
+        )
+        journal.write_attempts(
+            Attempt(event.get_source(), event.get_id(), name, START_TIME, seconds, 204)
+            for event, name, seconds in (
+                *((update, "restore", 0.0002) for update in updates),
+                (GONE, "evict", 0.0002),
+                (GONE, "status", 0.03),
+            )
+        )
+
+    lines = CliRunner().invoke(cli, ["events", "--journal", journal_url, "-o", "tree"]).stdout.splitlines()[1:]
+
+    assert [" ".join(line.split()[2:]) for line in lines] == [
+        "apiserver.resource.update restore: nothing to do",
+        "pods.gone evict: nothing to do, status 30 ms",
+        "apiserver.resource.update ×2 no effects until +3.000 s",
+    ]
 
 
 def test_slow_and_missing_attempts_are_highlighted(run_events: RunEvents) -> None:

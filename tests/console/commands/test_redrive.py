@@ -62,9 +62,13 @@ def test_discarded_dead_letter_is_no_longer_open_and_names_user(
     ]
     open_rows = json.loads(run_command("deadletters", "-o", "json", *option).stdout)["deadLetters"]
     assert [(row["event"], row["discarded"]) for row in open_rows] == [("3", None)]
-    assert "(discarded by admin " in run_command("deadletters", "--all", *option).stdout
+    all_result = run_command("deadletters", "--all", *option)
+    assert "(discarded by admin " in all_result.stdout
+    assert "kubectl maintenance redrive EVENT" in all_result.stderr
     assert run_command("redrive", "1", "--yes", *option).exit_code == 2
     with closing(Journal(tmp_path / "journal.db")) as journal:
         assert [entry.event.get_id() for entry in list_open_dead_letters(journal)] == ["3"]
         assert len(journal.select(Query(dead_letters_only=True))) == 3
+    run_command("redrive", "--all", "--discard", "--yes", *option)
+    assert run_command("deadletters", "--all", *option).stderr == ""
     assert receiver.requests == []

@@ -148,6 +148,31 @@ def test_replay_with_failing_function_never_exits_with_0(
         assert run_replay(run_command, receiver, replay_journal, "--id", key)[0] == expected
 
 
+def test_cause_that_concerns_many_pods_takes_one_line() -> None:
+    """Check that pods with the same explanation share a line, and that every other difference keeps its own."""
+    differences = [
+        Difference("e-1", "evict", field, 1, None, explained)
+        for field, explained in (
+            ("data.evicted[default/a]", "the pod no longer exists"),
+            ("data.evicted[default/b]", ""),
+            ("data.evicted[default/c]", "the pod no longer exists"),
+            ("data.blocked[default/d]", "the pod no longer exists"),
+            *(("answer", "the node no longer exists"),) * 2,
+        )
+    ]
+    entry = Entry(1, datetime.now(timezone.utc), events.build_event(events.NODE_TAINTED, "taint", MAINTENANCE))
+    result = ReplayResult(entry, None, FunctionResponse("evict", 200, 0.1), differences)
+
+    assert render_replay(result).plain.splitlines()[1:] == [
+        "    data.evicted, each of 2 pods: the pod no longer exists",
+        "    data.evicted[default/b]",
+        "      - 1",
+        "      + nothing",
+        "    data.blocked[default/d]: 1 → nothing: the pod no longer exists",
+        *["    answer: 1 → nothing: the node no longer exists"] * 2,
+    ]
+
+
 @pytest.mark.parametrize("explanation", ["", UNSAFE_TEXT])
 def test_text_from_recorded_events_and_responses_is_escaped(explanation: str) -> None:
     """X-6: text from recorded events and responses is escaped when a replay is displayed.

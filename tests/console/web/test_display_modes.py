@@ -59,7 +59,7 @@ PLOT_WIDTHS_SCRIPT = """
 """
 """Python constant with a script that returns the width of the timeline's visible part, and of the whole timeline."""
 NODE_COUNT, NODE_PARTS = 1000, 8
-"""Number of nodes, and number of batches in which a test deletes them."""
+"""Number of nodes, and number of parts in which a test creates and deletes them."""
 PAINT_MILLISECONDS = 1000
 
 
@@ -382,12 +382,14 @@ def test_1000_nodes_are_painted_within_a_second_and_updated(
 
 
 def create_nodes(environment: ChainEnvironment, count: int) -> None:
-    """Create Node objects that kwok does not manage."""
+    """Create Node objects that no simulated kubelet manages, in parts, each of which has the client's time limit."""
     metadata_list = [
         {"name": f"many-{index}", "labels": {"crowd": str(index % NODE_PARTS)}} for index in range(1, count + 1)
     ]
     nodes = [{"apiVersion": "v1", "kind": "Node", "metadata": metadata} for metadata in metadata_list]
-    environment.client.gather_all(*(environment.client.api.create(NODES_PATH, body) for body in nodes))
+    for part in range(NODE_PARTS):
+        creations = (environment.client.api.create(NODES_PATH, body) for body in nodes[part::NODE_PARTS])
+        environment.client.gather_all(*creations)
 
 
 def test_console_and_command_line_use_same_api_group() -> None:

@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing
-from datetime import datetime, timezone
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime, timedelta, timezone
+from html import unescape
 from pathlib import Path
 
 import pytest
 import requests
 from cloudevents.core.v1.event import CloudEvent
+from flask.testing import FlaskClient
 
 from console.operations.dead_letter_redrive import list_open_dead_letters
 from console.web.app import create_app
 from console.web.callers import identify_by_kubeconfig
+from console.web.event_filter import PAGE_SIZE
+from console.web.event_views import MAX_TIMELINE_EVENTS
 from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
-from eventing.events import MAINTENANCE_BEGUN, RESOURCE_ADDED
+from eventing.events import (
+    MAINTENANCE_BEGUN,
+    NODE_DONE,
+    NODE_DRAINED,
+    NODE_TAINTED,
+    RESOURCE_ADDED,
+    ObjectReference,
+    build_event,
+)
 from eventing.http_binding import encode_binary
-from eventing.journal.entries import Attempt, Query
+from eventing.journal.entries import DISCARD_PREFIX, Attempt, Query
 from eventing.journal.store import Journal
 from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import MEDIK8S
+from kube.mutex.objects import API_VERSION, RUN_KIND
 from localcluster.http_receiver import Receiver
 from localcluster.web_console import WebConsole
 from tests.console.web.callers import get_page
 from tests.console.web.site import Browser, Site
 
+OLDER_LINK = re.compile(r'<a href="([^"]+)">Older events</a>')
 HIDDEN_FIELD = re.compile(r'<input type="hidden" name="([^"]+)" value="([^"]*)">')
 
 
@@ -38,6 +53,21 @@ def drained_node(site: Site) -> str:
     path = environment.create_maintenance(node, reason="<img src=x onerror=alert(1)>")
     environment.wait_for_state(path)
     return node
+
+
+def build_reference(node: str) -> ObjectReference:
+    return ObjectReference(MEDIK8S.api_version, node, f"uid-{node}")
+
+
+@contextmanager
+def open_console(site: Site, journal: Journal, functions_url: str = "") -> Iterator[FlaskClient]:
+    """Yield a client for a console with another journal, in this process."""
+    client = SyncClient(str(site.environment.cluster.kubeconfig))
+    with closing(client):
+        identify = identify_by_kubeconfig(client.api)
+        app = create_app(client, identify, journal=journal, functions_url=functions_url, broker_url=functions_url)
+        with closing(app.extensions["live"]), app.test_client() as console:
+            yield console
 
 
 def list_event_types_with_attempts(site: Site, node: str) -> list[str]:
@@ -194,23 +224,23 @@ def test_console_waits_for_journal_and_never_creates_it(site: Site, tmp_path: Pa
 
 
 def test_form_does_not_redrive_dead_letter_of_replaced_journal(site: Site, receiver: Receiver, tmp_path: Path) -> None:
-    """X-6: a form does not redrive a different dead letter that has the same number in a replaced journal."""
-    file, client = tmp_path / "journal.db", SyncClient(str(site.environment.cluster.kubeconfig))
-    with closing(client), closing(Journal(file, create=False, defer_not_ready=True)) as journal:
-        identify = identify_by_kubeconfig(client.api)
-        app = create_app(client, identify, journal=journal, functions_url=receiver.url, broker_url=receiver.url)
-        with closing(app.extensions["live"]), app.test_client() as console:
-            pages = []
-            for event_id in ("1", "2"):
-                for database_file in tmp_path.glob("journal.db*"):
-                    database_file.unlink()
-                event = CloudEvent({"id": event_id, "source": "/s", "type": MAINTENANCE_BEGUN}, {})
-                with closing(Journal(file)) as new_journal:
-                    dead_letter = DeadLetter("http://gone/cordon", 503, "away")
-                    new_journal.write_event(add_dead_letter_extensions(event, dead_letter))
-                pages.append(dict(HIDDEN_FIELD.findall(console.get("/dead-letters").text)))
-            old_response = console.post("/dead-letters/redrive", data={**pages[0], "confirm": "yes"})
-            new_response = console.post("/dead-letters/redrive", data=pages[1])
+    """X-6: A form does not redrive a different dead letter that has the same number in a replaced journal."""
+    file = tmp_path / "journal.db"
+    with (
+        closing(Journal(file, create=False, defer_not_ready=True)) as journal,
+        open_console(site, journal, receiver.url) as console,
+    ):
+        pages = []
+        for event_id in ("1", "2"):
+            for database_file in tmp_path.glob("journal.db*"):
+                database_file.unlink()
+            event = CloudEvent({"id": event_id, "source": "/s", "type": MAINTENANCE_BEGUN}, {})
+            with closing(Journal(file)) as new_journal:
+                dead_letter = DeadLetter("http://gone/cordon", 503, "away")
+                new_journal.write_event(add_dead_letter_extensions(event, dead_letter))
+            pages.append(dict(HIDDEN_FIELD.findall(console.get("/dead-letters").text)))
+        old_response = console.post("/dead-letters/redrive", data={**pages[0], "confirm": "yes"})
+        new_response = console.post("/dead-letters/redrive", data=pages[1])
 
     assert pages[0]["letter"] == pages[1]["letter"]
     assert old_response.status_code == 404
@@ -221,14 +251,11 @@ def test_form_does_not_redrive_dead_letter_of_replaced_journal(site: Site, recei
 
 
 def test_discarded_dead_letter_is_closed_and_names_user(site: Site, receiver: Receiver, tmp_path: Path) -> None:
-    """X-6: a dead letter can be discarded in the redrive dialog, which delivers nothing and records the user."""
-    client = SyncClient(str(site.environment.cluster.kubeconfig))
-    with closing(client), closing(Journal(tmp_path / "journal.db")) as journal:
+    """X-6: The dialog of a redrive discards a dead letter instead, which delivers nothing and records the user."""
+    with closing(Journal(tmp_path / "journal.db")) as journal:
         event = CloudEvent({"id": "1", "source": "/s", "type": MAINTENANCE_BEGUN}, {})
         journal.write_event(add_dead_letter_extensions(event, DeadLetter("http://gone/cordon", 503, "away")))
-        identify = identify_by_kubeconfig(client.api)
-        app = create_app(client, identify, journal=journal, functions_url=receiver.url, broker_url=receiver.url)
-        with closing(app.extensions["live"]), app.test_client() as console:
+        with open_console(site, journal, receiver.url) as console:
             fields = dict(HIDDEN_FIELD.findall(console.get("/dead-letters").text))
             dialog = console.post("/dead-letters/redrive", data=fields).text
             unconfirmed = console.post("/dead-letters/discard", data=fields)
@@ -242,6 +269,92 @@ def test_discarded_dead_letter_is_closed_and_names_user(site: Site, receiver: Re
     assert "1 dead letter discarded" in response.text
     assert "discarded by admin at " in page
     assert receiver.requests == []
+
+
+def test_dead_letter_is_discarded_in_dialog_of_redrive(browser: Browser, site: Site) -> None:
+    """X-6: *Discard* in the dialog closes the dead letter without a delivery, and the list then names the user."""
+    event = build_event(MAINTENANCE_BEGUN, "begin", build_reference("discarded-1"), "discarded-1")
+    query = Query(dead_letters_only=True, node="discarded-1")
+    with closing(Journal(site.environment.product.journal)) as journal:
+        journal.write_event(add_dead_letter_extensions(event, DeadLetter("http://gone/cordon", 503, "away")))
+        (dead_letter,) = journal.select(query)
+        browser.open("/dead-letters")
+        redrive_button = f"button[aria-label='Redrive event {dead_letter.seq}']"
+        browser.wait_for_element(redrive_button).click()
+        assert "discard it: nothing is delivered" in browser.wait_for_dialog()
+        assert journal.select(query)[0].attempts == ()
+
+        browser.wait_for_element("dialog[open] form[action$='/discard'] button").click()
+        browser.wait_until(lambda: "1 dead letter discarded" in browser.wait_for_dialog())
+        browser.wait_for_element("dialog[open] .buttons a").click()
+        browser.wait_until(lambda: "discarded-1" in browser.get_text("[aria-labelledby=redriven-title] tbody"))
+        (attempt,) = journal.select(query)[0].attempts
+
+    assert "discarded by admin at " in browser.get_text("[aria-labelledby=redriven-title] tbody")
+    assert browser.find_all(redrive_button) == []
+    assert attempt.replay.startswith(DISCARD_PREFIX)
+    assert browser.take_errors() == []
+
+
+def test_past_drain_is_found_by_filters_and_on_older_pages(site: Site, tmp_path: Path) -> None:
+    """Check that a drain before the newest 200 events is on the next page, and on the page of each filter."""
+    now = datetime.now(timezone.utc)
+    reference, yesterday = build_reference("past-1"), now - timedelta(days=1)
+    drain = [build_event(event_type, "evict", reference, "past-1") for event_type in (MAINTENANCE_BEGUN, NODE_DRAINED)]
+    busy_events = (
+        build_event(NODE_TAINTED, "taint", build_reference("busy-1"), "busy-1", seed=str(number))
+        for number in range(PAGE_SIZE)
+    )
+    filters = (
+        {"node": "past-1"},
+        {"maintenance": "uid-past-1"},
+        {"type": NODE_DRAINED},
+        {"since": "2d", "until": "1h"},
+    )
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        journal.write_events([*((event, yesterday) for event in drain), *((event, now) for event in busy_events)])
+        with open_console(site, journal) as console:
+            newest_page = console.get("/events").text
+            link = OLDER_LINK.search(newest_page)
+            assert link
+            older_page = console.get(unescape(link[1])).text
+            filtered_pages = [console.get("/events", query_string=fields).text for fields in filters]
+
+    node_link = 'href="/nodes/past-1"'
+    assert node_link not in newest_page
+    assert "These are the newest 200 events; older ones match, too." in newest_page
+    assert node_link in older_page
+    assert "These are the oldest events that match." in older_page
+    assert [page.count('id="tail"') for page in (newest_page, older_page)] == [1, 0]
+    assert [node_link in page for page in filtered_pages] == [True] * len(filters)
+    assert not any(map(OLDER_LINK.search, filtered_pages))
+
+
+def test_timeline_shows_last_drain_although_upgrade_run_followed(site: Site, tmp_path: Path) -> None:
+    """Check that a node's timeline shows its last maintenance, and leads to the events of a later upgrade run.
+
+    The timeline states that it omits older events.
+    """
+    run = ObjectReference(API_VERSION, "upgrade", "uid-run", "default", kind=RUN_KIND)
+    reference = build_reference("past-1")
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        journal.write_event(build_event(NODE_DRAINED, "evict", reference, "past-1"))
+        journal.write_event(build_event(NODE_DONE, "run-job", run, "past-1"))
+        with open_console(site, journal) as console:
+            page = console.get("/timeline/past-1").text
+            node_page = console.get("/events", query_string={"node": "past-1"}).text
+            now = datetime.now(timezone.utc)
+            journal.write_events(
+                (build_event(NODE_TAINTED, "taint", reference, "past-1", seed=str(number)), now)
+                for number in range(MAX_TIMELINE_EVENTS)
+            )
+            long_page = console.get("/timeline/past-1").text
+
+    assert "node.drained, emitted by evict" in page
+    assert "node.done" not in page
+    assert "/events?node=past-1" in page
+    assert 'id="group-uid-run"' in node_page
+    assert ["Older events are not shown." in text for text in (page, long_page)] == [False, True]
 
 
 def test_environment_values_of_event_are_redacted(site: Site) -> None:

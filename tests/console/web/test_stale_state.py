@@ -421,7 +421,7 @@ def test_timeline_finds_maintenance_before_many_heartbeats(site: Site, tmp_path:
     with WebConsole(site.environment.cluster, tmp_path, "--journal", journal_file) as console:
         page = get_page(Site(site.environment, console), "/timeline/beaten-1").text
 
-    assert "No events of this node are recorded" not in page
+    assert "No maintenance of this node is recorded" not in page
     assert "/events?maintenance=uid-beaten-1" in page
 
 

@@ -272,13 +272,15 @@ def test_redriven_dead_letter_is_not_selected_as_awaiting_redrive(
     assert bool(journal.select(Query(dead_letters_only=True, awaiting_redrive=True))) is awaits_redrive(dead_letter)
 
 
-def test_query_selects_events_after_seq_or_by_id(journal: Journal) -> None:
-    """X-6: a query can select the events after a sequence number, or the events with given ids."""
+def test_query_selects_events_by_seq_or_id(journal: Journal) -> None:
+    """X-6: A query can select the events after or before a sequence number, or events with given ids."""
     _write_sample_events(journal, build_numbered_event(3))
     entries = journal.select()
     expected = tuple(entry.event.get_id() for entry in entries[1:3])
 
     assert list_event_numbers(journal.select(Query(after_seq=entries[3].seq))) == [5, 6]
+    before_query = Query(before_seq=entries[3].seq, limit=2, keep_newest=True)
+    assert list_event_numbers(journal.select(before_query)) == [2, 3]
     assert list_event_numbers(journal.select(Query(ids=expected))) == [2, 3]
 
 
@@ -483,11 +485,12 @@ def test_unstorable_data_raises_bad_event(journal_url: str) -> None:
         journal.write_attempts([replace(attempt, status=200)])
 
 
-def test_query_after_out_of_range_seq_returns_nothing(journal: Journal) -> None:
-    """X-6: a query after a sequence number beyond the database's range, for example from a URL, returns nothing."""
+def test_query_accepts_out_of_range_seq(journal: Journal) -> None:
+    """X-6: A query accepts a sequence number that exceeds the database's range, because it may come from a URL."""
     journal.write_event(build_numbered_event(1))
 
     assert journal.select(Query(after_seq=10**40)) == []
+    assert list_event_numbers(journal.select(Query(before_seq=10**40))) == [1]
 
 
 def test_two_processes_do_not_write_concurrently(postgresql: PostgreSQL) -> None:

@@ -62,6 +62,36 @@ def test_reply_is_shown_under_cause_and_hint_starts_branch() -> None:
     assert [branch.delay_seconds for _, branch in tree.iter_branches()] == [None, 0.1, 0.2, None]
 
 
+def test_opened_budget_is_shown_under_last_report_of_blocked_pods() -> None:
+    """Check that `budget.opened` is below the last `pods.evicted` before it, with the time that the drain has waited.
+
+    Before the first `pods.evicted`, it is below `node.tainted`, or starts a branch if there is none. A `budget.opened`
+    whose effect was recorded before it starts a branch, because it cannot be its own effect.
+    """
+    early, first, second, third = (
+        build_event(events.BUDGET_OPENED, "podsource", MAINTENANCE, "node-1", seed=str(number)) for number in range(4)
+    )
+    tainted = build_event(events.NODE_TAINTED, "taint", MAINTENANCE, "node-1", cause=CORDONED)
+    report = build_event(events.PODS_EVICTED, "evict", MAINTENANCE, "node-1", cause=tainted)
+    second_report = build_event(events.PODS_EVICTED, "evict", MAINTENANCE, "node-1", cause=second)
+    third_report = build_event(events.PODS_EVICTED, "evict", MAINTENANCE, "node-1", cause=third)
+    recorded = (early, tainted, first, report, second, second_report, third_report, third)
+
+    (tree,) = build_trees([build_entry(number, event) for number, event in enumerate(recorded)], (), LATER_TIME)
+
+    shown = [(depth, branch.entry.event, branch.delay_seconds) for depth, branch in tree.iter_branches()]
+    assert shown == [
+        (0, early, None),
+        (0, tainted, None),
+        (1, first, 1.0),
+        (1, report, 2.0),
+        (2, second, 1.0),
+        (3, second_report, 1.0),
+        (0, third, None),
+        (1, third_report, 0.0),
+    ]
+
+
 def test_subscriber_without_attempt_is_reported_as_missing() -> None:
     """Check that a subscriber without a recorded attempt is reported as missing, even if it was called in a replay.
 

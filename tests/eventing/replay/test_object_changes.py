@@ -61,6 +61,7 @@ def test_missing_objects_are_listed(workload: Workload) -> None:
         for pod in (kept_pod, deleted_pod, replaced_pod)
     ]
     pod_references[2]["uid"] = "uid-of-the-previous-pod"
+    pod_references.append({**pod_references[2], "uid": "uid-of-an-older-pod"})
     reply = {"type": events.PODS_EVICTED, "data": {"evicted": pod_references[:1], "blocked": pod_references[1:]}}
     attempt = Attempt("s", "1", "evict", FIXED_TIME, 0.1, 200, (reply,))
     hint = build_node_updated_event(workload.read_node(deleted_node))

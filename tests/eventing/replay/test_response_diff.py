@@ -303,7 +303,7 @@ BUDGET_CASES = {
     "pod terminating": (
         {build_recorded_pod("b"): ObjectChange.TERMINATING},
         BudgetCounts(3, 2),
-        "pod default/b is being deleted",
+        "the pod is being deleted",
     ),
 }
 
