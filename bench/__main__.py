@@ -161,22 +161,24 @@ def _measure_on_cluster(
             KubectlDrainer(rig.kubeconfig, rig.observer),
             FloorDrainer(rig.client, rig.observer),
         )
-        contenders = [*((rig, drainer) for drainer in drainers), *operator_drainers]
+        rigs_and_drainers = [*((rig, drainer) for drainer in drainers), *operator_drainers]
         while remaining:
             case = remaining[0]
             print_progress(f"{engine}: {case.name}")
             if isinstance(case, DrainCase):
-                yield from _run_rounds(rig, case, min(rounds, case.max_rounds or rounds), contenders)
+                yield from _run_rounds(rig, case, min(rounds, case.max_rounds or rounds), rigs_and_drainers)
             else:
                 yield from observe(rig, case)
             remaining.pop(0)
 
 
 def _run_rounds(
-    rig: Rig, case: DrainCase, rounds: int, contenders: Sequence[tuple[Rig, Drainer]]
+    rig: Rig, case: DrainCase, rounds: int, rigs_and_drainers: Sequence[tuple[Rig, Drainer]]
 ) -> Generator[Round, None, None]:
     """Yield the results of all rounds of a case; in each round, every drainer drains once."""
-    compared = [(drainer_rig, drainer) for drainer_rig, drainer in contenders if case.includes_drainer(drainer.name)]
+    compared = [
+        (drainer_rig, drainer) for drainer_rig, drainer in rigs_and_drainers if case.includes_drainer(drainer.name)
+    ]
     with run_evict_processes(rig, case.evict_processes), run_background_writer(rig.kubeconfig, case.writes_per_second):
         for round_number, (drainer_rig, drainer) in itertools.product(range(rounds), compared):
             yield _run_round(drainer_rig, case, drainer, round_number)

@@ -72,7 +72,7 @@ class CostMeter:
     def read_costs(self) -> Costs:
         """Return the resource usage so far; the API requests are only those since the previous call."""
         requests, cpu = count_requests(self._log.read()), _compute_differences(measure_cpu(self._rig), self._cpu)
-        memory = {name: measure_memory(pids) for name, pids in group_processes(self._rig.processes).items()}
+        memory = {name: measure_memory(pids) for name, pids in group_pids_by_process_name(self._rig.processes).items()}
         time.sleep(JOURNAL_DELAY_SECONDS)
         events = _compute_differences(_count_events(self._rig.journal), self._events)
         waits = measure_event_waits(self._rig.journal, self._since) | measure_longest_queue_time(
@@ -93,10 +93,10 @@ def get_delivery_log(rig: Rig) -> Path:
 
 def measure_cpu(rig: Rig) -> dict[str, float]:
     """Return the CPU seconds since the start of each process, by the process's name."""
-    return {name: sum(map(read_cpu_seconds, pids)) for name, pids in group_processes(rig.processes).items()}
+    return {name: sum(map(read_cpu_seconds, pids)) for name, pids in group_pids_by_process_name(rig.processes).items()}
 
 
-def group_processes(processes: Mapping[str, int]) -> dict[str, list[int]]:
+def group_pids_by_process_name(processes: Mapping[str, int]) -> dict[str, list[int]]:
     """Return the ids in each process's tree by the process's name; PodSource is separate from the process it is in."""
     groups: dict[str, list[int]] = {}
     for name, pid in processes.items():

@@ -91,7 +91,7 @@ class IdlePeriod:
         tick_request_count = sum(map(len, requests_by_tick))
         figures: list[tuple[str, float, float | None]] = [
             ("requests between ticks", len(regular) - tick_request_count, 0),
-            *((f"of these, {operation}", count, None) for operation, count in self.count_between_ticks()),
+            *((f"of these, {operation}", count, None) for operation, count in self.count_request_kinds_between_ticks()),
             ("events between ticks", self.events, 0),
             ("journal rows between ticks", self.journal_rows, 0),
             ("events of other clients' writes", self.foreign_updates, None),
@@ -110,7 +110,7 @@ class IdlePeriod:
             ]
         return figures
 
-    def count_between_ticks(self) -> list[tuple[str, int]]:
+    def count_request_kinds_between_ticks(self) -> list[tuple[str, int]]:
         """Return the most frequent kinds of requests between ticks, with their numbers; ideally, there are none."""
         between_ticks = [
             request

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from chaos.audit_requests import DeletionRequest, EvictionRequest
 from chaos.step_checks import EscalationDeletion, EscalationStepKey, find_forbidden_deletion
-from kube.maintenance.escalation import find_current_step
+from kube.maintenance.escalation import find_current_escalation_step
 from kube.maintenance.groups import DRAIN_TAINTS
 from kube.maintenance.objects import SUCCEEDED, get_node_name, get_phase, is_deleting
 from kube.nodes import is_cordoned_and_tainted
@@ -167,7 +167,7 @@ class InvariantChecker:
         history = self._maintenances.setdefault(maintenance["metadata"]["uid"], new_history)
         if history.deletion_seen_at is None and (observation.is_deleted or is_deleting(maintenance)):
             history.deletion_seen_at = observation.seen_at
-        now, step = ObservedVersion(observation.version, observation.seen_at), find_current_step(maintenance)
+        now, step = ObservedVersion(observation.version, observation.seen_at), find_current_escalation_step(maintenance)
         key = EscalationStepKey(maintenance["metadata"]["uid"], step.action, step.after) if step else None
         if key != (history.steps[-1][1] if history.steps else None):
             history.steps.append((now, key))

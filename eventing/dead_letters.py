@@ -67,7 +67,7 @@ def parse_dead_letter(event: BaseCloudEvent) -> DeadLetter | None:
     )
 
 
-def to_original_event(event: BaseCloudEvent) -> CloudEvent:
+def remove_dead_letter_extensions(event: BaseCloudEvent) -> CloudEvent:
     """Return the event without dead letter extensions, as it was before it became a dead letter."""
     attributes = {
         name: value for name, value in event.get_attributes().items() if not name.startswith(EXTENSION_PREFIX)

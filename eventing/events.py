@@ -280,7 +280,7 @@ def _build_node_attribute(node: str) -> str:
     return "" if len(node) > MAX_NAME_CHARACTERS or INVALID_CHARACTERS.search(node) else node
 
 
-def merge_data(event: BaseCloudEvent, data: Mapping[str, Any]) -> CloudEvent:
+def copy_with_added_data(event: BaseCloudEvent, data: Mapping[str, Any]) -> CloudEvent:
     """Return a copy of the event with these fields added to its data."""
     old_data = event.get_data()
     return CloudEvent(event.get_attributes(), {**(old_data if isinstance(old_data, dict) else {}), **data})

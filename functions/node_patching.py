@@ -22,21 +22,21 @@ Conflicts are likely, because other controllers add several taints in quick succ
 
 def patch_node(
     name: str,
-    plan_patch: Callable[[], tuple[Snapshot, list[Object] | Object]],
+    read_and_build_patch: Callable[[], tuple[Snapshot, list[Object] | Object]],
     client: SyncClient,
     *,
     subresource: str = "",
     content_type: str = JSON_PATCH,
 ) -> tuple[Snapshot, bool]:
-    """Patch the node with the patch that `plan_patch` builds from what it reads, unless the patch is empty.
+    """Patch the node with the patch that `read_and_build_patch` builds from what it reads, unless the patch is empty.
 
-    After a conflict, the function calls `plan_patch` again, so that it reads all of its input again
-    (design rules 1 and 2). Returns what `plan_patch` read last, and whether a patch was sent.
+    After a conflict, the function calls `read_and_build_patch` again, so that it reads all of its input again
+    (design rules 1 and 2). Returns what `read_and_build_patch` read last, and whether a patch was sent.
     `subresource` is a suffix of the node's path, such as "/status". Raises `Retry` if other clients keep changing the
     node.
     """
     for _ in range(MAX_ATTEMPTS):
-        snapshot, patch = plan_patch()
+        snapshot, patch = read_and_build_patch()
         if not patch:
             return snapshot, False
         try:

@@ -23,7 +23,7 @@ from cloudevents.core.base import BaseCloudEvent
 from functions.bounded_cache import BoundedCache
 from functions.failures import Busy
 from kube.client.deadline import get_seconds_left, has_seconds_left
-from kube.resource_versions import find_newest
+from kube.resource_versions import find_newest_resource_version
 
 Replies = list[BaseCloudEvent]
 """The events that one pass returns."""
@@ -59,7 +59,7 @@ class HintPolicy:
     def may_replace(self, waiting: BaseCloudEvent, newer: BaseCloudEvent) -> bool:
         """Return whether `newer` may replace the waiting hint: only if its object is not older."""
         version = _get_object_version(newer)
-        return find_newest((_get_object_version(waiting), version)) in (version, "")
+        return find_newest_resource_version((_get_object_version(waiting), version)) in (version, "")
 
     def merge_hints(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
         """Return one hint for a pass that handles all of `hints`; the last one is the hint whose request waited."""
@@ -128,7 +128,7 @@ class WorkQueue:
         """
         event_id = _get_event_id(event)
         with self._changed:
-            if self._has_seen(key, event):
+            if self._has_last_pass_read_reported_state(key, event):
                 return []
             earlier = self._waiting.get(key, [])
             # If the redelivered event were coalesced, its pass's reply, which may trigger the next step, could be lost.
@@ -138,7 +138,9 @@ class WorkQueue:
                 earlier.insert(0, event)
                 return []
             hints = [*earlier, event]
-            if not self._wait_until_idle(key, hints) or all(self._has_seen(key, hint) for hint in hints):
+            if not self._wait_until_idle(key, hints) or all(
+                self._has_last_pass_read_reported_state(key, hint) for hint in hints
+            ):
                 return []
             self._running[key.serial_key] = event_id
             return hints
@@ -168,7 +170,7 @@ class WorkQueue:
             raise Busy(f"another pass over {key.serial_key} is still in progress")
         return True
 
-    def _has_seen(self, key: WorkKey, hint: BaseCloudEvent) -> bool:
+    def _has_last_pass_read_reported_state(self, key: WorkKey, hint: BaseCloudEvent) -> bool:
         """Return whether the key's last pass, started by another event, has read the state that the hint reports."""
         seen = self._last_seen.get(key)
         return seen is not None and seen.event_id != _get_event_id(hint) and self._policy.has_seen(seen.versions, hint)

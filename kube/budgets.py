@@ -147,12 +147,12 @@ def split_admitted_pods(budget: Budget, pods: Iterable[Pod]) -> tuple[list[Pod],
     uncounted: list[Pod] = []
     counted: list[Pod] = []
     for pod in pods:
-        (uncounted if may_evict_as_unready(budget, pod) else counted).append(pod)
+        (uncounted if may_evict_unready_pod(budget, pod) else counted).append(pod)
     allowed = max(0, status.get("disruptionsAllowed", 0))
     return uncounted + counted[:allowed], counted[allowed:]
 
 
-def may_evict_as_unready(budget: Budget, pod: Pod) -> bool:
+def may_evict_unready_pod(budget: Budget, pod: Pod) -> bool:
     """Return whether a pod may be evicted without using one of the PodDisruptionBudget's allowed disruptions.
 
     An unready pod may be evicted this way if the PDB's policy is AlwaysAllow, or if the PDB has enough healthy pods

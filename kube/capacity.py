@@ -90,7 +90,7 @@ class _CandidateNode:
 
 
 def place_pods(
-    displaced: Iterable[Pod], nodes: Collection[Node], drained_names: Collection[str], other_pods: Iterable[Pod]
+    displaced: Iterable[Pod], nodes: Collection[Node], drained_node_names: Collection[str], other_pods: Iterable[Pod]
 ) -> list[Placement]:
     """Estimate for each displaced pod whether a remaining node accepts it; return the verdicts sorted by pod.
 
@@ -98,7 +98,7 @@ def place_pods(
     constraints that the estimator does not check reserve resources, too.
     """
     pods, others = list(displaced), [pod for pod in other_pods if not is_finished(pod)]
-    remaining = [node for node in nodes if node["metadata"]["name"] not in drained_names]
+    remaining = [node for node in nodes if node["metadata"]["name"] not in drained_node_names]
     visible_resources = {name for node in nodes for name in parse_allocatable(node)}
     anti_affinity = AntiAffinityIndex([*others, *pods])
     estimator = _CapacityEstimator(_build_candidates(remaining, others), anti_affinity, visible_resources)

@@ -81,7 +81,7 @@ def get_maintenance_uid(node: Node) -> str | None:
     return _get_labels(node).get(MAINTENANCE_LABEL)
 
 
-def is_labelled_for(node: Node | None, uid: str) -> bool:
+def is_labelled_with_maintenance(node: Node | None, uid: str) -> bool:
     """Return whether the node exists and its maintenance label contains this uid."""
     return node is not None and get_maintenance_uid(node) == uid
 
@@ -136,21 +136,21 @@ def build_taint_patch(node: Node, drain_taint: str, maintenance_uid: str) -> lis
     ]
 
 
-def build_restore_patch(node: Node, drain_taints: Iterable[str], *, successor_uid: str = "") -> list[Object]:
+def build_restore_patch(node: Node, drain_taints: Iterable[str], *, next_maintenance_uid: str = "") -> list[Object]:
     """Build the JSON patch that removes the drain taints, the cordon, the unschedulable taint and the project's labels.
 
-    Drain taints are removed regardless of their values. `successor_uid` is the uid of the node's next maintenance,
+    Drain taints are removed regardless of their values. `next_maintenance_uid` is the uid of the node's next maintenance,
     "" if there is none. With a next maintenance, the cordon and the unschedulable taint stay, and the label gets that
     uid.
     """
-    keys: Collection[str] = {*drain_taints, *([] if successor_uid else [UNSCHEDULABLE_TAINT])}
+    keys: Collection[str] = {*drain_taints, *([] if next_maintenance_uid else [UNSCHEDULABLE_TAINT])}
     patch = _build_untaint_patch(node, keys)
-    if not successor_uid and is_cordoned(node):
+    if not next_maintenance_uid and is_cordoned(node):
         patch.append({"op": "remove", "path": "/spec/unschedulable"})
-    if not successor_uid:
+    if not next_maintenance_uid:
         patch += _build_labels_patch(node, _build_restored_labels(node))
     elif has_maintenance_label(node):
-        patch += _build_labels_patch(node, {MAINTENANCE_LABEL: successor_uid})
+        patch += _build_labels_patch(node, {MAINTENANCE_LABEL: next_maintenance_uid})
     return [*_build_preconditions(node), *patch] if patch else []
 
 

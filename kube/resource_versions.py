@@ -8,12 +8,12 @@ from collections.abc import Iterable
 VERSION_PATTERN = re.compile("[1-9][0-9]{0,18}")
 
 
-def find_newest(versions: Iterable[str]) -> str:
+def find_newest_resource_version(versions: Iterable[str]) -> str:
     """Return the newest valid resource version, "" if none is valid."""
     return max(filter(is_resource_version, versions), key=lambda version: (len(version), version), default="")
 
 
-def find_oldest(versions: Iterable[str]) -> str:
+def find_oldest_resource_version(versions: Iterable[str]) -> str:
     """Return the oldest resource version, "" if `versions` is empty or contains an invalid one."""
     version_list = list(versions)
     are_all_valid = all(map(is_resource_version, version_list))
@@ -27,4 +27,8 @@ def is_resource_version(text: object) -> bool:
 
 def is_at_least_as_new(version: str, other: str) -> bool:
     """Return whether `version` is at least as new as `other`; False if either is invalid."""
-    return is_resource_version(version) and is_resource_version(other) and find_newest((version, other)) == version
+    return (
+        is_resource_version(version)
+        and is_resource_version(other)
+        and find_newest_resource_version((version, other)) == version
+    )

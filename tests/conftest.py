@@ -56,28 +56,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Hold the machine's shared lock during the whole test; waiting for it does not count towards the timeout."""
-    with nullcontext() if requires_exclusive_machine(item) else get_machine_lock(item).hold_shared():
+    with nullcontext() if requires_exclusive_machine(item) else get_machine_lock(item).hold_shared_lock():
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     """Hold the machine's shared lock during the setup of a test marked `alone`."""
-    with get_machine_lock(item).hold_shared() if requires_exclusive_machine(item) else nullcontext():
+    with get_machine_lock(item).hold_shared_lock() if requires_exclusive_machine(item) else nullcontext():
         yield
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Hold the machine's exclusive lock while a test marked `alone` runs."""
-    with get_machine_lock(item).hold_exclusive() if requires_exclusive_machine(item) else nullcontext():
+    with get_machine_lock(item).hold_exclusive_lock() if requires_exclusive_machine(item) else nullcontext():
         yield
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
     """Hold the machine's shared lock during the teardown of a test marked `alone`."""
-    with get_machine_lock(item).hold_shared() if requires_exclusive_machine(item) else nullcontext():
+    with get_machine_lock(item).hold_shared_lock() if requires_exclusive_machine(item) else nullcontext():
         yield
 
 

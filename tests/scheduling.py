@@ -96,13 +96,13 @@ class MachineLock:
         self._gate_file, self._lock_file = directory / "gate", directory / "lock"
 
     @contextmanager
-    def hold_shared(self) -> Iterator[None]:
+    def hold_shared_lock(self) -> Iterator[None]:
         """Hold the lock together with other tests; wait while a test holds or requests it exclusively."""
         with self._hold(fcntl.LOCK_SH):
             yield
 
     @contextmanager
-    def hold_exclusive(self) -> Iterator[None]:
+    def hold_exclusive_lock(self) -> Iterator[None]:
         """Hold the lock exclusively, after all other holders have released it."""
         with self._hold(fcntl.LOCK_EX):
             yield

@@ -31,7 +31,7 @@ class LockHolder:
 
 
 def test_machine_lock_can_have_several_shared_holders(tmp_path: Path) -> None:
-    first_holder, second_holder = (LockHolder(MachineLock(tmp_path).hold_shared()) for _ in range(2))
+    first_holder, second_holder = (LockHolder(MachineLock(tmp_path).hold_shared_lock()) for _ in range(2))
 
     assert first_holder.acquired.wait(5)
     assert second_holder.acquired.wait(5)
@@ -40,11 +40,11 @@ def test_machine_lock_can_have_several_shared_holders(tmp_path: Path) -> None:
 
 
 def test_exclusive_holder_waits_for_earlier_and_precedes_later_shared_holders(tmp_path: Path) -> None:
-    shared_holder = LockHolder(MachineLock(tmp_path).hold_shared())
+    shared_holder = LockHolder(MachineLock(tmp_path).hold_shared_lock())
     assert shared_holder.acquired.wait(5)
-    exclusive_holder = LockHolder(MachineLock(tmp_path).hold_exclusive())
+    exclusive_holder = LockHolder(MachineLock(tmp_path).hold_exclusive_lock())
     assert not exclusive_holder.acquired.wait(0.1)
-    later_holder = LockHolder(MachineLock(tmp_path).hold_shared())
+    later_holder = LockHolder(MachineLock(tmp_path).hold_shared_lock())
     assert not later_holder.acquired.wait(0.1)
 
     shared_holder.release()

@@ -16,10 +16,10 @@ from console.operations.dead_letter_redrive import (
     RedriveResult,
     build_dead_letter_fields,
     build_redrive_items,
-    discard_all,
+    discard_dead_letters,
     find_broker_url,
     list_dead_letters_to_redrive,
-    redrive_all,
+    redrive_dead_letters,
 )
 from console.operations.descriptions import format_age
 from console.operations.errors import NoResult
@@ -81,11 +81,11 @@ def _build_row(fields: dict[str, Any], now: datetime) -> tuple[str, ...]:
         format_age(fields["arrived"], now),
         fields["function"] or fields["destination"],
         str(fields["code"]),
-        " ".join(fields["reason"].split()) + _format_completion(fields, now),
+        " ".join(fields["reason"].split()) + _format_discard_or_redrive_note(fields, now),
     )
 
 
-def _format_completion(fields: dict[str, Any], now: datetime) -> str:
+def _format_discard_or_redrive_note(fields: dict[str, Any], now: datetime) -> str:
     """Return a note that the dead letter was discarded or redriven, "" if it is still open."""
     if discarded := fields["discarded"]:
         return f" (discarded by {discarded['by']} {format_age(discarded['at'], now)} ago)"
@@ -148,9 +148,9 @@ def redrive(
         if not yes and items:
             _confirm_redrive(items, output)
         results = []
-        for result in redrive_all(items, broker_url, opened_journal):
+        for result in redrive_dead_letters(items, broker_url, opened_journal):
             results.append(result)
-            print_note(f"{_format_dead_letter(result.item.dead_letter)}  {_format_outcome(result)}", output)
+            print_note(f"{_format_dead_letter(result.item.dead_letter)}  {_format_redrive_outcome(result)}", output)
     print_note(f"{sum(not result.failed for result in results)} of {len(results)} redriven", output)
     show_json({"redriven": [_build_result_fields(result) for result in results]}, output)
     if any(result.failed for result in results):
@@ -171,7 +171,7 @@ def _confirm_and_discard(
         for entry in dead_letters:
             print_note(_format_dead_letter(entry), output)
         confirm(f"Discard {format_count(len(dead_letters), 'dead letter')}?", "use --yes")
-    discarded = discard_all(dead_letters, user, journal)
+    discarded = discard_dead_letters(dead_letters, user, journal)
     print_note(f"{format_count(len(discarded), 'dead letter')} discarded by {user}", output)
     show_json({"discarded": list(map(build_dead_letter_fields, discarded))}, output)
 
@@ -202,7 +202,7 @@ def _format_dead_letter(dead_letter: Entry) -> str:
     return f"{event.get_id()}  {shorten_type(event.get_type())}  ─▶ {function}"
 
 
-def _format_outcome(result: RedriveResult) -> str:
+def _format_redrive_outcome(result: RedriveResult) -> str:
     """Return the outcome of a redrive as text: the response events, the failure, or why no attempt was made."""
     attempt = result.attempt
     if attempt is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.operations.archive import Archive, gather_cluster, redact_values
+from console.operations.archive import Archive, gather_cluster, redact_possible_secrets
 from console.terminal.connection import run_with_api
 from console.terminal.journal import open_journal
 from console.terminal.options import cluster_options, namespace_option, output_option
@@ -112,7 +112,7 @@ def _add_journal(archive: Archive, journal: Journal) -> None:
 
 def _redact_line(line: bytes) -> bytes:
     """Remove possible secrets from the JSON in a journal line, as from the archived objects."""
-    return json.dumps(redact_values(json.loads(line))).encode() + b"\n"
+    return json.dumps(redact_possible_secrets(json.loads(line))).encode() + b"\n"
 
 
 def _list_problems(index: dict[str, Any]) -> list[str]:

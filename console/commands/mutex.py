@@ -144,7 +144,7 @@ def _render_details(run: Object, now: datetime) -> RenderableType:
     parts += [Text(""), _render_steps(run, now)]
     if run["nodes"]:
         parts += [Text(""), _render_nodes(run["nodes"], now)]
-    return Group(*parts, *_render_jobs(run["nodes"], now))
+    return Group(*parts, *_render_jobs_of_last_node(run["nodes"], now))
 
 
 def _render_current_step(run: Object) -> Text:
@@ -176,7 +176,7 @@ def _render_nodes(nodes: Sequence[Object], now: datetime) -> RenderableType:
     return table
 
 
-def _render_jobs(nodes: Sequence[Object], now: datetime) -> list[RenderableType]:
+def _render_jobs_of_last_node(nodes: Sequence[Object], now: datetime) -> list[RenderableType]:
     """Build a table of the Jobs of the last node that has Jobs; the JSON output contains the Jobs of all nodes."""
     nodes_with_jobs = [node for node in nodes if node["jobs"]]
     if not nodes_with_jobs:

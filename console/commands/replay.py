@@ -130,7 +130,7 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **va
                 show(render_replay(result))
     print_note(format_summary(results, dry_run=options.dry_run), output)
     show_json(replay_to_json(options, gone, results), output)
-    _raise_unless_reproduced(results, len(calls) - len(results))
+    _raise_if_responses_differ(results, len(calls) - len(results))
 
 
 def _check_function_location(options: TargetOptions) -> None:
@@ -166,7 +166,7 @@ def _confirm_writes(calls: Sequence[tuple[Entry, Target]]) -> None:
     confirm(question, "use --yes, or --dry-run=server, which writes nothing")
 
 
-def _raise_unless_reproduced(replay_results: Sequence[ReplayResult], skipped_calls: int) -> None:
+def _raise_if_responses_differ(replay_results: Sequence[ReplayResult], skipped_calls: int) -> None:
     """Raise the exception that determines the exit status, unless no response has an unexplained difference.
 
     `skipped_calls` is the number of calls that were not made, because an endpoint is not a function of this product.

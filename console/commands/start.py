@@ -160,7 +160,7 @@ def start(
     nodes = select_nodes(selection)
     result = _preview_and_confirm(selection, nodes, request, journal)
 
-    async def start_nodes(api: Api) -> NodeOutcomes:
+    async def start_maintenances_of_nodes(api: Api) -> NodeOutcomes:
         outcomes = await _start_maintenances(api, selection, nodes, request)
         if dry_run:
             preview_data = result.split_by_node()
@@ -174,7 +174,7 @@ def start(
             print_note(f"Follow the drain with: kubectl maintenance {target} --watch", output)
         return outcomes
 
-    run_with_api(start_nodes).finish(output, _list_maintenance_name)
+    run_with_api(start_maintenances_of_nodes).finish(output, _list_maintenance_name)
 
 
 def _list_maintenance_name(maintenance: Object) -> list[str]:

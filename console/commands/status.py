@@ -17,7 +17,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from console.operations.descriptions import STATE_GONE, build_node_report, strip_managed_fields
-from console.operations.install_check import list_install_warnings, warn_if_stalled
+from console.operations.install_check import check_install_if_maintenance_stalls, list_install_warnings
 from console.operations.install_problems import select_stalled
 from console.operations.maintenance_actions import (
     build_unknown_node_refusal,
@@ -126,7 +126,7 @@ def _show_nodes(selection: NodeSelection, display: Display) -> None:
             of_node = [maintenance for maintenance in found if get_node_name(maintenance) == node]
             outcomes.reports[node] = await _build_known_node_state(api, node, of_node, reads_vmis=reads_vmis)
 
-    async def read_nodes(api: Api, nodes: list[str]) -> None:
+    async def read_node_states(api: Api, nodes: list[str]) -> None:
         found = await list_served_maintenances(api, nodes[0] if len(nodes) == 1 else None)
         await gather_all(*(read_node(api, node, found) for node in nodes))
         outcomes.reports = {node: outcomes.reports[node] for node in nodes if node in outcomes.reports}
@@ -137,7 +137,7 @@ def _show_nodes(selection: NodeSelection, display: Display) -> None:
         shown = [maintenance for report in reports for maintenance in report["maintenances"]]
         await _warn_if_stalled(api, shown, display)
 
-    run_for_nodes(selection, read_nodes)
+    run_for_nodes(selection, read_node_states)
     outcomes.finish(display.output, lambda report: map(format_full_name, report["maintenances"]))
 
 
@@ -220,14 +220,14 @@ async def _watch_and_show(
 ) -> None:
     latest: list[Object] = []
 
-    def list_stalled() -> list[Object]:
+    def list_stalled_maintenances() -> list[Object]:
         return select_stalled(latest, datetime.now(timezone.utc))
 
     format_lines = _format_names if display.output == "name" else LineFormatter().format_lines
     with show_live(render, format_lines, display.output) as show_state:
         async with (
             aclosing(watch_maintenances(api, node)) as updates,
-            warn_if_stalled(api, display.namespace, list_stalled, warn),
+            check_install_if_maintenance_stalls(api, display.namespace, list_stalled_maintenances, warn),
         ):
             async for maintenances in updates:
                 state = await build_state(maintenances)

@@ -39,7 +39,7 @@ def stop(selection: NodeSelection, wait: bool, timeout: float, output: str) -> N
     check_timeout(wait=wait, remedy="omit --no-wait")
     outcomes = NodeOutcomes(selection)
 
-    async def stop_nodes(api: Api, nodes: list[str]) -> None:
+    async def end_maintenances_of_nodes(api: Api, nodes: list[str]) -> None:
         target = f" {nodes[0]}" if selection.is_one_node else ""
         set_interrupt_note(
             lambda: f"maintenances marked for deletion end without this command: see kubectl maintenance status{target}"
@@ -57,7 +57,7 @@ def stop(selection: NodeSelection, wait: bool, timeout: float, output: str) -> N
                 outcomes.reports[node] = report
                 _print_report(report, remaining.get(node, []), output, wait=wait, is_one_node=selection.is_one_node)
 
-    run_for_nodes(selection, stop_nodes, "Stop the maintenance of", only_in_maintenance=True)
+    run_for_nodes(selection, end_maintenances_of_nodes, "Stop the maintenance of", only_in_maintenance=True)
     outcomes.finish(output, lambda report: report["deleted"])
 
 
@@ -93,21 +93,25 @@ def _format_timeout(ended_maintenances: list[Object]) -> str:
     return f"{names} is marked for deletion, but no function has restored the node: check that the functions run"
 
 
-async def _build_node_report(api: Api, node: str, ended: list[Object], still_existing: list[Object]) -> Object:
+async def _build_node_report(api: Api, node: str, ended: list[Object], remaining_maintenances: list[Object]) -> Object:
     """Return the node's state, the names of the ended maintenances, and the finalizers of those that still exist."""
     return {
         **build_node_report(node, await get_or_none(api.get(build_node_path(node)))),
         "deleted": list(map(format_full_name, ended)),
-        "keptBy": {format_full_name(maintenance): get_finalizers(maintenance) for maintenance in still_existing},
+        "keptBy": {
+            format_full_name(maintenance): get_finalizers(maintenance) for maintenance in remaining_maintenances
+        },
     }
 
 
-def _print_report(report: Object, still_existing: list[Object], output: str, *, wait: bool, is_one_node: bool) -> None:
+def _print_report(
+    report: Object, remaining_maintenances: list[Object], output: str, *, wait: bool, is_one_node: bool
+) -> None:
     """Print a node's report, on a single line if the command selects several nodes.
 
     An additional line explains why a maintenance still exists.
     """
-    for maintenance in still_existing:
+    for maintenance in remaining_maintenances:
         print_note(explain_released_maintenance(maintenance), output)
     outcome = "deleted" if wait else "marked for deletion"
     names = [name for name in report["deleted"] if name not in report["keptBy"]]

@@ -197,7 +197,7 @@ async def _gather_list(api: Api, archive: Archive, listing: Listing) -> list[Obj
     except ApiError as error:
         archive.add_failed_read(listing.permission, error.message)
         return []
-    items = [redact_values(item) for item in response["items"]]
+    items = [redact_possible_secrets(item) for item in response["items"]]
     archive.add_json(f"{listing.file}.json", {**response, "items": items}, listing.permission, len(items))
     return items
 
@@ -229,7 +229,7 @@ async def _gather_log(api: Api, archive: Archive, pod: Object, container: str, *
         archive.add_file(file, lines, permission)
 
 
-def redact_values(value: Any) -> Any:
+def redact_possible_secrets(value: Any) -> Any:
     """Return a copy of a JSON value without possible secrets.
 
     The function redacts the values of environment variables, and the startup data of virtual machines, also in strings
@@ -239,10 +239,10 @@ def redact_values(value: Any) -> Any:
     if isinstance(value, str):
         return _redact_text(value)
     if isinstance(value, list):
-        return [redact_values(item) for item in value]
+        return [redact_possible_secrets(item) for item in value]
     if not isinstance(value, dict):
         return value
-    redacted = {key: redact_values(child) for key, child in value.items() if key not in DROPPED_KEYS}
+    redacted = {key: redact_possible_secrets(child) for key, child in value.items() if key not in DROPPED_KEYS}
     redacted |= {key: REDACTED for key in REDACTED_KEYS if key in redacted}
     if isinstance(redacted.get("env"), list):
         redacted["env"] = [_redact_variable(variable) for variable in redacted["env"]]
@@ -255,7 +255,7 @@ def _redact_text(text: str) -> str:
         return text
     try:
         parsed = json.loads(text)
-        redacted = redact_values(parsed)
+        redacted = redact_possible_secrets(parsed)
         return text if redacted == parsed else json.dumps(redacted)
     except RecursionError:
         return REDACTED

@@ -57,7 +57,7 @@ def _build_certificate_entries(config_map: Object) -> list[Object]:
     return [{**location, **summary.as_data()} for summary in summaries]
 
 
-def compute_state(entry: Mapping[str, Any], now: datetime) -> CertificateState:
+def compute_certificate_state(entry: Mapping[str, Any], now: datetime) -> CertificateState:
     """Return the state of a listed certificate at the time `now`.
 
     A certificate without a valid end date counts as not issued, because the function `renew-certificates` issues a new

@@ -101,7 +101,7 @@ def build_report(
     problems += capabilities.find_unknown_nodes(capability_input, nodes_by_name)
     problems += filter(None, map(node_patch.find_skip_problem, nodes_by_name.values()))
     rules = _Rules(capability_input, None if isinstance(settings, Problem) else settings, is_passive)
-    names = [name for name in nodes_by_name if _is_listed(nodes_by_name[name], capability_input)]
+    names = [name for name in nodes_by_name if _has_entry_or_cpu_labels(nodes_by_name[name], capability_input)]
     missing = [name for name in capability_input.nodes if name not in nodes_by_name]
     return CpuLabelReport(
         groups=_group_nodes([*names, *missing], nodes_by_name, rules),
@@ -114,7 +114,7 @@ def build_report(
     )
 
 
-def _is_listed(node: Object, capability_input: CapabilityInput) -> bool:
+def _has_entry_or_cpu_labels(node: Object, capability_input: CapabilityInput) -> bool:
     """Return whether a ConfigMap entry names the node, or the node has CPU labels."""
     has_labels = any(node_patch.list_label_names(node, prefix) for prefix in node_patch.OWN_LABEL_PREFIXES)
     return has_labels or node["metadata"]["name"] in capability_input.nodes
@@ -130,11 +130,11 @@ def _group_nodes(names: Iterable[str], nodes_by_name: Mapping[str, Object], rule
             for prefix in (node_patch.MODEL_LABEL_PREFIX, node_patch.FEATURE_LABEL_PREFIX)
         )
         source = sources[name][1] if name in sources else ""
-        names_by_labels.setdefault((_compute_state(node, rules), models, features, source), []).append(name)
+        names_by_labels.setdefault((_compute_label_state(node, rules), models, features, source), []).append(name)
     return [LabelGroup(*labels, tuple(members)) for labels, members in names_by_labels.items()]
 
 
-def _compute_state(node: Object | None, rules: _Rules) -> LabelState:
+def _compute_label_state(node: Object | None, rules: _Rules) -> LabelState:
     """Return the state of a node's CPU labels; `node` is None if a ConfigMap entry names a node that does not exist."""
     if node is None:
         return LabelState.MISSING

@@ -21,16 +21,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from console.operations.errors import NoResult
-from eventing.dead_letters import to_original_event
+from eventing.dead_letters import remove_dead_letter_extensions
 from eventing.journal.entries import Attempt, Entry, Query, get_event_keys, strip_data
 from eventing.replay.redrive import (
     DISCARD_NOTE,
     awaits_redrive,
-    build_discard,
-    filter_awaiting_redrive,
-    find_discard,
+    build_discard_attempt,
+    find_discard_attempt,
     find_failed_function,
     redrive,
+    select_dead_letters_awaiting_redrive,
 )
 
 if TYPE_CHECKING:
@@ -85,7 +85,12 @@ def list_dead_letters_to_redrive(journal: Journal, ids: tuple[str, ...]) -> list
 
     The data is read later, immediately before the redrive.
     """
-    return list(map(strip_data, filter_awaiting_redrive(journal.iter_entries(Query(dead_letters_only=True, ids=ids)))))
+    return list(
+        map(
+            strip_data,
+            select_dead_letters_awaiting_redrive(journal.iter_entries(Query(dead_letters_only=True, ids=ids))),
+        )
+    )
 
 
 def list_open_dead_letters(journal: Journal) -> list[Entry]:
@@ -94,7 +99,7 @@ def list_open_dead_letters(journal: Journal) -> list[Entry]:
     A dead letter is open until it is successfully redriven, or discarded.
     """
     query = Query(dead_letters_only=True, awaiting_redrive=True, limit=MAX_DEAD_LETTERS, keep_newest=True)
-    return list(filter_awaiting_redrive(journal.list_entries(query)))
+    return list(select_dead_letters_awaiting_redrive(journal.list_entries(query)))
 
 
 def build_redrive_items(
@@ -117,7 +122,7 @@ def build_redrive_items(
 def build_redrive_item(dead_letter: Entry, resolver: TargetResolver) -> RedriveItem:
     """Return the dead letter with its target: the URL of the function that did not accept the event."""
     function = find_failed_function(dead_letter)
-    if function not in resolver.list_functions(to_original_event(dead_letter.event)):
+    if function not in resolver.list_functions(remove_dead_letter_extensions(dead_letter.event)):
         return RedriveItem(
             dead_letter, "", f"no Trigger delivers this event to {function or 'the unknown function that rejected it'}"
         )
@@ -128,7 +133,7 @@ def build_redrive_item(dead_letter: Entry, resolver: TargetResolver) -> RedriveI
         return RedriveItem(dead_letter, "", problem)
 
 
-def redrive_all(items: Sequence[RedriveItem], broker_url: str, journal: Journal) -> Iterator[RedriveResult]:
+def redrive_dead_letters(items: Sequence[RedriveItem], broker_url: str, journal: Journal) -> Iterator[RedriveResult]:
     """Redrive the dead letters one after another, record each attempt immediately, and continue after a failure.
 
     No attempt is made for a dead letter that is already being redriven, has been redriven, or is no longer in the
@@ -155,12 +160,12 @@ def _redrive_item(item: RedriveItem, broker_url: str, journal: Journal) -> Redri
         return RedriveResult(item, attempt)
 
 
-def discard_all(dead_letters: Iterable[Entry], user: str, journal: Journal) -> list[Entry]:
+def discard_dead_letters(dead_letters: Iterable[Entry], user: str, journal: Journal) -> list[Entry]:
     """Record that `user` has discarded these dead letters, and return them with the new records.
 
     The dead letters are then no longer open, but the journal keeps their events.
     """
-    discards = [(dead_letter, build_discard(dead_letter, user)) for dead_letter in dead_letters]
+    discards = [(dead_letter, build_discard_attempt(dead_letter, user)) for dead_letter in dead_letters]
     journal.write_attempts(discard for _, discard in discards)
     return [replace(dead_letter, attempts=(*dead_letter.attempts, discard)) for dead_letter, discard in discards]
 
@@ -217,7 +222,7 @@ class BackgroundRedrive:
 
     def _run(self, broker_url: str, journal: Journal) -> None:
         try:
-            for result in redrive_all(self.items, broker_url, journal):
+            for result in redrive_dead_letters(self.items, broker_url, journal):
                 self.results.append(result)
                 self._on_result(result)
         except OSError as error:  # The journal is unavailable. A dead letter without a recorded attempt stays open.
@@ -249,7 +254,7 @@ def find_broker_url(client: SyncClient, namespace: str) -> str:
 
 def build_dead_letter_fields(dead_letter: Entry) -> dict[str, Any]:
     """Return the dead letter as JSON data."""
-    failure, discard = dead_letter.dead_letter, find_discard(dead_letter)
+    failure, discard = dead_letter.dead_letter, find_discard_attempt(dead_letter)
     return {
         "event": dead_letter.event.get_id(),
         "source": dead_letter.event.get_source(),

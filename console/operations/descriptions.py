@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 from difflib import get_close_matches
 from typing import Any
 
-from kube.maintenance.escalation import ACTION_EFFECTS, DEADLINE_EXCEEDED, find_current_step
+from kube.maintenance.escalation import ACTION_EFFECTS, DEADLINE_EXCEEDED, find_current_escalation_step
 from kube.maintenance.groups import DRAIN_TAINTS
 from kube.maintenance.objects import (
     RUNNING,
@@ -71,10 +71,10 @@ def is_step_failing(maintenance: Maintenance) -> bool:
     A failed renewal of the node's Lease does not count, because the drain continues until the Lease is lost.
     """
     is_running = get_phase(maintenance) == RUNNING and not get_lease_error_count(maintenance)
-    return is_running and bool(find_separate_error(get_status(maintenance)))
+    return is_running and bool(find_error_not_in_blocked_pods(get_status(maintenance)))
 
 
-def find_separate_error(status: Mapping[str, Any]) -> str:
+def find_error_not_in_blocked_pods(status: Mapping[str, Any]) -> str:
     """Return `lastError`, or "" if it starts with the name of a blocked pod and thus only repeats `blockedPods`."""
     error = str(status.get("lastError") or "")
     names = [f"{pod['namespace']}/{pod['name']}" for pod in status.get("blockedPods") or []]
@@ -86,7 +86,7 @@ def describe_escalation(maintenance: Maintenance, now: datetime) -> str:
     drain, parts = get_spec(maintenance).get("drain"), []
     if get_condition(maintenance, "Drained").get("reason") == DEADLINE_EXCEEDED and isinstance(drain, dict):
         parts.append(f"Not drained within the deadline of {drain.get('deadline')}")
-    if step := find_current_step(maintenance):
+    if step := find_current_escalation_step(maintenance):
         age = format_age(get_status(maintenance)["escalation"]["time"], now)
         parts.append(f"Step {step.action} of the escalation for {age}: {ACTION_EFFECTS[step.action]}")
     return "; ".join(parts)
@@ -151,7 +151,7 @@ def build_node_report(node_name: str, node: Object | None) -> Object:
 def summarize_blockers(status: Mapping[str, Any]) -> str:
     """Return a sentence about what blocks the drain, or "": the failed step's error, or else the first blocked pod."""
     blocked = status.get("blockedPods") or []
-    if error := find_separate_error(status):
+    if error := find_error_not_in_blocked_pods(status):
         return error
     if not blocked:
         return ""

@@ -151,7 +151,7 @@ def _explain_errors(results: Sequence[_ListResult], namespace: str) -> str:
 
 
 @asynccontextmanager
-async def warn_if_stalled(
+async def check_install_if_maintenance_stalls(
     api: Api, namespace: str, select_stalled: Callable[[], Sequence[Maintenance]], warn: Callable[[str], None]
 ) -> AsyncIterator[None]:
     """Check the install once during the `with` block, as soon as a maintenance is stalled, and print the warnings.

@@ -297,7 +297,7 @@ def _forecast_evictions(snapshot: ClusterSnapshot, leaving: Iterable[Pod], optio
     The forecast ignores the capacity of the other nodes, because preemption or an autoscaler may provide capacity.
     """
     running = [pod for pod in leaving if not is_terminating(pod)]
-    lost_uids = {get_uid(pod) for pod in running if not _is_recreated(pod, snapshot.orphan_uids)}
+    lost_uids = {get_uid(pod) for pod in running if not _does_controller_recreate_pod(pod, snapshot.orphan_uids)}
     return forecast_evictions(running, snapshot.budgets, options, lost_uids)
 
 
@@ -327,7 +327,7 @@ def _select_migrating_vmi_reports(snapshot: ClusterSnapshot, vmi_reports: Iterab
     return [report for report in vmi_reports if report["node"] not in ignored_nodes]
 
 
-def _is_recreated(pod: Pod, orphan_uids: Collection[str]) -> bool:
+def _does_controller_recreate_pod(pod: Pod, orphan_uids: Collection[str]) -> bool:
     return get_controller(pod) is not None and get_uid(pod) not in orphan_uids
 
 
@@ -338,7 +338,7 @@ def _select_displaced_pods(
     return [
         pod
         for pod in evictable
-        if _is_recreated(pod, snapshot.orphan_uids)
+        if _does_controller_recreate_pod(pod, snapshot.orphan_uids)
         and not (is_finished(pod) or is_terminating(pod) or is_daemonset_pod(pod))
         and (get_uid(pod) not in launcher_vmis or launcher_vmis[get_uid(pod)]["drain"] in RETURNING_EFFECTS)
     ]

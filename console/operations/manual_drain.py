@@ -171,7 +171,7 @@ class NodeDrain:
         async with aclosing(merge_streams(*self._streams)) as changes:
             async for stream_index, change in changes:
                 if change.change_type == "SYNCED":
-                    self._handle_synced(stream_index)
+                    self._handle_initial_list_end(stream_index)
                 elif stream_index == 0:
                     self._handle_pod_change(change)
                 else:
@@ -179,7 +179,7 @@ class NodeDrain:
                 if not self._unsynced:
                     self._changed.set()
 
-    def _handle_synced(self, stream_index: int) -> None:
+    def _handle_initial_list_end(self, stream_index: int) -> None:
         """Handle the end of an initial list: remove the pods that it does not contain, which are already gone."""
         self._unsynced.discard(stream_index)
         if stream_index == 0:

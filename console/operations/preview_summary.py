@@ -17,7 +17,7 @@ def summarize_preview(preview: MaintenancePreview) -> list[str]:
     return [
         *([_format_counts(preview)] if preview.has_pods or not preview.vmi_reports else []),
         *list_block_causes(preview),
-        *_iter_loss_lines(preview),
+        *_iter_data_loss_lines(preview),
         *list_vm_lines(preview),
         *_iter_capacity_lines(preview),
         *list_duration_lines(preview),
@@ -50,7 +50,7 @@ def list_block_causes(preview: MaintenancePreview) -> list[str]:
     ]
 
 
-def _iter_loss_lines(preview: MaintenancePreview) -> Iterator[str]:
+def _iter_data_loss_lines(preview: MaintenancePreview) -> Iterator[str]:
     """Yield a line each for bare pods and for emptyDir data that will be lost, worded like the webhook's warnings."""
     if preview.bare:
         yield "no controller will recreate {} after the eviction: {}".format(*_format_pods(preview.bare))

@@ -59,10 +59,10 @@ def get_step_label(run: Resource) -> str:
     if is_deleting(run):
         return RUN_ENDING
     step = str(get_status(run).get("step") or RUN_NEW)
-    return RUN_FINISHED if step == RUN_WAITING and _has_only_finished_run(run) else step
+    return RUN_FINISHED if step == RUN_WAITING and _is_last_run_finished(run) else step
 
 
-def _has_only_finished_run(run: Resource) -> bool:
+def _is_last_run_finished(run: Resource) -> bool:
     """Return whether the last run has upgraded all nodes, and no condition reports another upgrade since."""
     if not run_record.get_finished_version(run) or get_condition(run, AVAILABLE_CONDITION).get("status") == "True":
         return False

@@ -41,20 +41,20 @@ async def list_runs(api: Api) -> list[Object]:
         raise NOT_SERVED_ERROR from None
 
 
-async def are_runs_served(api: Api) -> bool:
+async def is_run_config_kind_served(api: Api) -> bool:
     """Return whether the cluster serves MutexRunConfigs."""
     api_resources = await get_or_none(api.get(API_PATH))
     return any(resource["name"] == PLURALS[RUN_KIND] for resource in (api_resources or {}).get("resources", []))
 
 
-def matches_name(run: Object, name: str) -> bool:
+def is_run_config_named(run: Object, name: str) -> bool:
     """Return whether `name`, in the format `NAME` or `NAMESPACE/NAME`, is the name of this MutexRunConfig."""
     return name in (run["metadata"]["name"], format_full_name(run))
 
 
 async def get_run(api: Api, name: str) -> Object:
     """Return the MutexRunConfig with this `NAME` or `NAMESPACE/NAME`. Raises `Refusal` unless exactly one matches."""
-    runs = [run for run in await list_runs(api) if matches_name(run, name)]
+    runs = [run for run in await list_runs(api) if is_run_config_named(run, name)]
     if not runs:
         message = f'MutexRunConfig "{name}" not found'
         raise Refusal(HTTPStatus.NOT_FOUND, message, "see kubectl maintenance mutex status")

@@ -19,9 +19,9 @@ def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return _complete_names(ctx, param, incomplete, _list_nodes)
 
 
-def complete_maintained_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def complete_names_of_nodes_in_maintenance(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the names of the nodes in maintenance that start with `incomplete`, without those on the command line."""
-    return _complete_names(ctx, param, incomplete, _list_maintained_nodes)
+    return _complete_names(ctx, param, incomplete, _list_names_of_nodes_in_maintenance)
 
 
 def complete_maintenances(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -56,7 +56,7 @@ async def _list_nodes(api: Api) -> Iterable[str]:
     return [node["metadata"]["name"] for node in nodes]
 
 
-async def _list_maintained_nodes(api: Api) -> Iterable[str]:
+async def _list_names_of_nodes_in_maintenance(api: Api) -> Iterable[str]:
     from console.operations.maintenance_actions import list_served_maintenances
     from kube.maintenance.objects import get_node_name, select_unreleased
 

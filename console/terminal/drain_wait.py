@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, aclosing, nullcontext
 from datetime import datetime, timezone
 
 from console.operations.descriptions import get_phase_label, summarize_blockers
-from console.operations.install_check import warn_if_stalled
+from console.operations.install_check import check_install_if_maintenance_stalls
 from console.operations.maintenance_actions import watch_maintenances
 from console.terminal.connection import format_api_error
 from console.terminal.output import TEXT_OUTPUTS, escape_all, set_interrupt_note, show_live, warn
@@ -32,7 +32,7 @@ class AwaitedDrains:
         self.errors: dict[str, str] = {}
 
     @property
-    def pending_uids(self) -> list[str]:
+    def undrained_maintenance_uids(self) -> list[str]:
         """Return the uids of the maintenances without an error whose nodes are not drained yet."""
         return [
             uid
@@ -48,18 +48,18 @@ class AwaitedDrains:
     def update(self, maintenances: Iterable[Object]) -> None:
         """Store the latest versions, and record an error for each maintenance that has failed or was deleted."""
         found = {maintenance["metadata"]["uid"]: maintenance for maintenance in maintenances}
-        for uid in self.pending_uids:
+        for uid in self.undrained_maintenance_uids:
             maintenance, name = found.get(uid), format_full_name(self.latest[uid])
             if maintenance is None or is_deleting(maintenance):
                 self.errors[uid] = f"{name} was deleted before its node was drained"
                 continue
             self.latest[uid] = maintenance
-            if get_phase_label(maintenance) == FAILED and uid in self.pending_uids:
+            if get_phase_label(maintenance) == FAILED and uid in self.undrained_maintenance_uids:
                 self.errors[uid] = f"{name} failed: {maintenance['status'].get('lastError')}"
 
-    def fail_pending(self, build_message: Callable[[Object], str]) -> None:
+    def record_error_for_undrained_nodes(self, build_message: Callable[[Object], str]) -> None:
         """Record an error for each maintenance whose node is not drained yet."""
-        for uid in self.pending_uids:
+        for uid in self.undrained_maintenance_uids:
             self.errors[uid] = build_message(self.latest[uid])
 
 
@@ -74,18 +74,20 @@ async def wait_until_drained(
     drains = AwaitedDrains(created)
     set_interrupt_note(lambda: describe_continuation(drains.objects))
 
-    def list_unprocessed() -> list[Object]:
+    def list_maintenances_without_status() -> list[Object]:
         return [maintenance for maintenance in drains.objects if not get_status(maintenance)]
 
-    async with warn_if_stalled(api, namespace, list_unprocessed, warn):
+    async with check_install_if_maintenance_stalls(api, namespace, list_maintenances_without_status, warn):
         try:
             await asyncio.wait_for(_follow_drains(api, drains, output), timeout or None)
         except asyncio.TimeoutError:
-            pass  # The last call of `fail_pending` records an error for each pending maintenance.
+            pass  # The last call of `record_error_for_undrained_nodes` records an error for each pending maintenance.
         except ApiError as error:
             problem = format_api_error(error)
-            drains.fail_pending(lambda item: f"{format_full_name(item)} continues, but cannot be watched: {problem}")
-    drains.fail_pending(lambda maintenance: _format_timeout(maintenance, timeout))
+            drains.record_error_for_undrained_nodes(
+                lambda item: f"{format_full_name(item)} continues, but cannot be watched: {problem}"
+            )
+    drains.record_error_for_undrained_nodes(lambda maintenance: _format_timeout(maintenance, timeout))
     return drains
 
 
@@ -108,9 +110,9 @@ async def _follow_drains(api: Api, drains: AwaitedDrains, output: str) -> None:
             async for maintenances in updates:
                 drains.update(maintenances)
                 show_state(escape_all(drains.objects))
-                if not drains.pending_uids:
+                if not drains.undrained_maintenance_uids:
                     return
-    drains.fail_pending(
+    drains.record_error_for_undrained_nodes(
         lambda maintenance: f"the watch on {format_full_name(maintenance)} ended: see kubectl maintenance status"
     )
 

@@ -19,7 +19,7 @@ from console.operations.descriptions import (
     PHASE_FAILING,
     PHASE_WAITING,
     describe_escalation,
-    find_separate_error,
+    find_error_not_in_blocked_pods,
     format_age,
     get_phase_label,
     summarize_blockers,
@@ -164,7 +164,7 @@ def _render_maintenance(maintenance: Maintenance, now: datetime, *, is_wide: boo
         parts.append(Text(users))
     if text := describe_escalation(maintenance, now):
         parts.append(Text(text, "yellow"))
-    if error := find_separate_error(status):
+    if error := find_error_not_in_blocked_pods(status):
         parts.append(Text(f"Last error: {error}", "red"))
     if status.get("blockedPods"):
         groups = group_blocked_pods(status["blockedPods"], format_full_name(maintenance))

@@ -17,7 +17,7 @@ import click
 
 from console.operations.errors import OperationError, Refusal
 from console.operations.maintenance_actions import list_served_maintenances
-from console.terminal.completion import complete_maintained_nodes, complete_nodes
+from console.terminal.completion import complete_names_of_nodes_in_maintenance, complete_nodes
 from console.terminal.connection import format_api_error, run_with_api
 from console.terminal.options import AFTER_SWITCH_KEY, NodeName, NonEmptyText, combine_options
 from console.terminal.output import confirm, escape, show_object
@@ -94,7 +94,7 @@ def node_selection_options(
     If `has_all_option` is false, a command line without nodes is valid and means all nodes. If
     `offers_maintained_nodes` is true, the shell completion offers only nodes in maintenance.
     """
-    completer = complete_maintained_nodes if offers_maintained_nodes else complete_nodes
+    completer = complete_names_of_nodes_in_maintenance if offers_maintained_nodes else complete_nodes
     nodes_argument = click.argument("nodes", type=NodeName(), nargs=-1, metavar="[NODE]...", shell_complete=completer)
 
     def add_options(command: Callable[..., T]) -> Callable[..., T]:

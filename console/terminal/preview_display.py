@@ -29,7 +29,7 @@ def render_preview(preview: MaintenancePreview, *, verbose: bool) -> RenderableT
         ("BLOCKED", _iter_blocked_lines(preview, verbose)),
         ("BUDGETS", _iter_budget_lines(preview.forecast.budgets, verbose)),
         ("LOST", _iter_lost_lines(preview, verbose)),
-        ("STAY", _iter_staying_lines(preview, verbose)),
+        ("STAY", _iter_ignored_pod_lines(preview, verbose)),
         ("VIRTUAL MACHINES", list_vm_lines(preview)),
         ("CAPACITY OF THE OTHER NODES", _iter_capacity_lines(preview, verbose)),
         ("DURATION", _iter_duration_lines(preview)),
@@ -119,7 +119,7 @@ def _format_pods(template: str, pods: Sequence[Pod], verbose: bool) -> str:
     return f"{template.format(format_count(len(pods), 'pod'))}: {names}"
 
 
-def _iter_staying_lines(preview: MaintenancePreview, verbose: bool) -> Iterator[str]:
+def _iter_ignored_pod_lines(preview: MaintenancePreview, verbose: bool) -> Iterator[str]:
     for reason, count in sorted(Counter(reason for _, reason in preview.ignored).items()):
         pods = [pod for pod, pod_reason in preview.ignored if pod_reason == reason]
         yield f"{format_count(count, 'pod')}: {reason}"

@@ -9,7 +9,12 @@ from typing import Any, NamedTuple
 
 from flask import render_template
 
-from console.operations.certificates import CertificateState, compute_state, is_ca_certificate, list_certificates
+from console.operations.certificates import (
+    CertificateState,
+    compute_certificate_state,
+    is_ca_certificate,
+    list_certificates,
+)
 from console.web.callers import LIST_CERTIFICATES
 from console.web.context import ConsoleContext
 from kube.paths import Object
@@ -67,7 +72,7 @@ def build_rows(entries: Iterable[Mapping[str, Any]], now: datetime) -> list[Cert
 
 def _build_row(entry: Object, now: datetime) -> CertificateRow:
     begins, ends, renewal = (parse_time_or_none(entry[field]) for field in ("begins", "ends", "renewal"))
-    state = compute_state(entry, now)
+    state = compute_certificate_state(entry, now)
     if begins is None or ends is None or ends <= begins:
         return CertificateRow(entry, state, is_ca_certificate(entry), None, None)
 

@@ -67,7 +67,7 @@ class Availability:
 
 RUNS, VMS = "runs", "vms"
 AVAILABILITY_CHECKS: Mapping[str, AvailabilityCheck] = {
-    RUNS: upgrade_runs.are_runs_served,
+    RUNS: upgrade_runs.is_run_config_kind_served,
     VMS: virtualization.is_vmi_kind_served,
     "certificates": lambda api: may_component_be_installed(api, DEFAULT_NAMESPACE, "renew-certificates"),
     "cpu_labels": lambda api: may_component_be_installed(api, DEFAULT_NAMESPACE, "label-cpu"),

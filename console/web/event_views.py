@@ -11,7 +11,7 @@ from cloudevents.core.formats.json import JSONFormat
 from flask import Response, make_response, render_template, request
 from werkzeug.exceptions import NotFound
 
-from console.operations.archive import redact_values
+from console.operations.archive import redact_possible_secrets
 from console.operations.finished_drains import DRAIN_EVENT_TYPES
 from console.operations.replay import replay_dry_run
 from console.web import swimlanes
@@ -60,7 +60,11 @@ class EventViews:
         return render_template(
             "events.html",
             **{"user": user, "types": KNOWN_TYPES, "ages": AGE_CHOICES, "swimlanes": swimlanes},
-            **{"filter": event_filter, "version": version, "list_html": self._share_list(event_filter, version)},
+            **{
+                "filter": event_filter,
+                "version": version,
+                "list_html": self._render_list_once_per_version(event_filter, version),
+            },
         )
 
     def tail(self) -> Response:
@@ -74,7 +78,7 @@ class EventViews:
         version = self._compute_version(event_filter)
         if version == request.args.get("version"):
             return build_unchanged_response(watcher)
-        list_html = self._share_list(event_filter, version)
+        list_html = self._render_list_once_per_version(event_filter, version)
         return make_response(
             render_template("events_tail.html", version=version, list_html=list_html)
             + render_stale_banner(watcher.get_stale_since())
@@ -84,7 +88,7 @@ class EventViews:
         """Return the version of the list, which an open page requests every two seconds without reading the events."""
         return self._context.journal.compute_version(event_filter.build_query())
 
-    def _share_list(self, event_filter: EventFilter, version: str) -> str:
+    def _render_list_once_per_version(self, event_filter: EventFilter, version: str) -> str:
         """Return this version of the list as HTML, read and rendered once for all pages that show it."""
         with self._lock:  # The other pages wait for the list, and do not read another one.
             return self._render_list(event_filter, version, request.script_root)
@@ -197,4 +201,6 @@ def get_meaning(entry: Entry) -> str:
 
 def format_event_json(entry: Entry) -> str:
     """Format the event as indented JSON, without environment variables' values, which a recorded rule may contain."""
-    return json.dumps(redact_values(json.loads(JSONFormat().write(entry.event))), indent=2, ensure_ascii=False)
+    return json.dumps(
+        redact_possible_secrets(json.loads(JSONFormat().write(entry.event))), indent=2, ensure_ascii=False
+    )

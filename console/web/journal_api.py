@@ -21,7 +21,7 @@ from threading import BoundedSemaphore
 from flask import Flask, Response, jsonify, request
 from werkzeug.exceptions import BadRequest, HTTPException, NotFound, Unauthorized
 
-from console.operations.archive import redact_values
+from console.operations.archive import redact_possible_secrets
 from eventing.journal.entries import BATCH_CAPACITY_CHARACTERS, Query
 from eventing.journal.store import Journal, JournalError, UnstorableData
 from eventing.journal.wire import (
@@ -86,7 +86,7 @@ def create_journal_api(client: SyncClient, journal: Journal | None) -> Flask:
             if len(sizes) > 1 and sum(sizes) > MAX_RESPONSE_CHARACTERS:
                 message = f"the entries have more than {MAX_RESPONSE_CHARACTERS} characters: request fewer at once"
                 raise BadRequest(message)
-            found = [redact_values(encode_entry(entry)) for entry in opened_journal.select(query)]
+            found = [redact_possible_secrets(encode_entry(entry)) for entry in opened_journal.select(query)]
             # Unlike `jsonify`, `json.dumps` keeps the order of an event's attributes.
             return Response(json.dumps({"entries": found}), mimetype="application/json")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from console.operations.descriptions import find_separate_error, is_step_failing
+from console.operations.descriptions import find_error_not_in_blocked_pods, is_step_failing
 from console.web.node_rows import NodeFacts
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import (
@@ -64,7 +64,7 @@ def build_steps(maintenance: Maintenance, node: NodeFacts | None) -> list[Step]:
         Step("Returned", PENDING),
     ]
     if is_deleting(maintenance):
-        failed = bool(find_separate_error(get_status(maintenance)))
+        failed = bool(find_error_not_in_blocked_pods(get_status(maintenance)))
         return [*steps[:-1], Step("Returning", STEP_FAILED if failed else CURRENT)]
     return _mark_first_open_step(steps, maintenance)
 

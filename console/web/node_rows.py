@@ -10,7 +10,7 @@ from typing import Any
 from console.operations.descriptions import (
     PHASE_CORDONING,
     PHASE_FAILING,
-    find_separate_error,
+    find_error_not_in_blocked_pods,
     get_phase_label,
 )
 from kube.maintenance.blocked_groups import group_blocked_pods
@@ -228,7 +228,7 @@ def _build_maintenance_row(name: str, node: NodeFacts | None, maintenance: Maint
 
 def _summarize_cause(status: Mapping[str, Any]) -> str:
     """Return what blocks a drain, the cause first because a list may cut the text; the error of a failed step wins."""
-    if error := find_separate_error(status):
+    if error := find_error_not_in_blocked_pods(status):
         return error
     if not (groups := group_blocked_pods(status.get("blockedPods") or [])):
         return ""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from flask import Response, render_template, request, stream_template
 from werkzeug.exceptions import NotFound
 
-from console.operations.descriptions import find_separate_error, get_phase_label
+from console.operations.descriptions import find_error_not_in_blocked_pods, get_phase_label
 from console.web.cluster_state import ClusterState
 from console.web.context import ConsoleContext
 from console.web.maintenance_steps import build_steps
@@ -25,7 +25,13 @@ from console.web.node_rows import (
 )
 from console.web.polling import render_stale_banner
 from console.web.protection import get_csrf_token
-from console.web.streams import KEEPALIVE_COMMENT, PageStreams, format_sse, get_shown_version, render_once_per_state
+from console.web.streams import (
+    KEEPALIVE_COMMENT,
+    PageStreams,
+    format_sse,
+    get_version_shown_by_browser,
+    render_once_per_state,
+)
 from kube.maintenance.blocked_groups import group_blocked_pods
 from kube.maintenance.objects import (
     Maintenance,
@@ -75,7 +81,7 @@ class NodeViews:
     def live_nodes(self) -> Response:
         """Stream the changes to the list since the version that the page shows."""
         state, _ = self._context.read_state()
-        is_current = get_shown_version() == str(state.version)
+        is_current = get_version_shown_by_browser() == str(state.version)
         initial_html = "" if is_current else render_once_per_state(state, "rows", lambda: _render_all_rows(state))
 
         def iter_messages() -> Iterator[str]:
@@ -86,7 +92,7 @@ class NodeViews:
                 if newer is None:
                     yield KEEPALIVE_COMMENT
                     continue
-                if changes := share_row_changes(before, newer):
+                if changes := render_row_changes_once_per_state(before, newer):
                     yield format_sse("rows", changes, newer.version)
                 before = newer
 
@@ -108,8 +114,8 @@ class NodeViews:
         """Stream the changes to the details; a `moved` event makes the page reload the timeline and the VMs."""
         state, _ = self._context.read_state()
         _require_node(state, name)
-        shown_version = get_shown_version()
-        current_parts = _share_parts(state, name)
+        shown_version = get_version_shown_by_browser()
+        current_parts = _render_parts_once_per_state(state, name)
 
         def iter_messages() -> Iterator[str]:
             before = current_parts if shown_version == str(state.version) else {}
@@ -117,7 +123,7 @@ class NodeViews:
                 if newer is None:
                     yield KEEPALIVE_COMMENT
                     continue
-                after = _share_parts(newer, name)
+                after = _render_parts_once_per_state(newer, name)
                 changed = [part for part in after if before.get(part) != after[part]]
                 yield from (format_sse(part, after[part], newer.version) for part in changed)
                 if changed:
@@ -170,7 +176,7 @@ def _render_all_rows(state: ClusterState) -> str:
     return render_template("rows_all.html", rows=state.rows) + _render_summary(state)
 
 
-def share_row_changes(before: ClusterState, after: ClusterState) -> str:
+def render_row_changes_once_per_state(before: ClusterState, after: ClusterState) -> str:
     """Return the changes of the list as htmx out-of-band swaps, or "" if the list has not changed."""
     return render_once_per_state(after, ("changed rows", before.version), lambda: _render_row_changes(before, after))
 
@@ -209,7 +215,7 @@ def _build_details(state: ClusterState, name: str) -> Object:
     }
 
 
-def _share_parts(state: ClusterState, name: str) -> dict[str, str]:
+def _render_parts_once_per_state(state: ClusterState, name: str) -> dict[str, str]:
     return render_once_per_state(state, ("node", name), lambda: _render_parts(state, name))
 
 
@@ -240,7 +246,7 @@ def _build_maintenance_values(maintenance: Maintenance, facts: NodeFacts | None)
         "remaining": len(status.get("pendingPods") or []),
         "evictionPods": status.get("evictionPods"),
         "totalpods": status.get("totalpods"),
-        "error": find_separate_error(status),
+        "error": find_error_not_in_blocked_pods(status),
         "reason": get_spec(maintenance).get("reason") or "",
         "requester": get_requester(maintenance),
         "ender": get_ending_user(maintenance),

@@ -144,7 +144,7 @@ class OverviewViews:
                 latest = newer or latest
                 if time.monotonic() - read_at >= REREAD_SECONDS:
                     alerts, read_at = self._read_alerts(), time.monotonic()
-                html = _share_overview(latest, alerts)
+                html = _render_overview_once_per_state(latest, alerts)
                 yield format_sse("overview", html, latest.version) if html != sent else KEEPALIVE_COMMENT
                 sent = html
 
@@ -179,7 +179,7 @@ def _build_values(state: ClusterState, alerts: Alerts) -> Object:
     }
 
 
-def _share_overview(state: ClusterState, alerts: Alerts) -> str:
+def _render_overview_once_per_state(state: ClusterState, alerts: Alerts) -> str:
     return render_once_per_state(state, alerts, lambda: _render_overview(state, alerts))
 
 

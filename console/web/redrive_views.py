@@ -15,7 +15,7 @@ from console.operations.dead_letter_redrive import (
     BackgroundRedrive,
     RedriveResult,
     build_redrive_items,
-    discard_all,
+    discard_dead_letters,
     find_broker_url,
     list_open_dead_letters,
 )
@@ -24,7 +24,7 @@ from console.web.audit import ActionOutcome, create_outcome_writer
 from console.web.callers import list_start_rights
 from console.web.context import ConsoleContext
 from eventing.journal.entries import Entry, Query, get_event_keys
-from eventing.replay.redrive import awaits_redrive, find_discard, find_failed_function
+from eventing.replay.redrive import awaits_redrive, find_discard_attempt, find_failed_function
 from kube.paths import DEFAULT_NAMESPACE
 
 MAX_WAIT_SECONDS = 2.0
@@ -55,7 +55,7 @@ class RedriveViews:
             "dead_letters.html",
             **{"user": user, "open_entries": open_entries, "redriven_entries": redriven_entries},
             **{"page_size": MAX_DEAD_LETTERS, "swimlanes": swimlanes, "compute_digest": compute_digest},
-            **{"find_failed_function": find_failed_function, "find_discard": find_discard},
+            **{"find_failed_function": find_failed_function, "find_discard_attempt": find_discard_attempt},
         )
 
     def redrive(self) -> str:
@@ -92,7 +92,9 @@ class RedriveViews:
         entries = self._get_selected_entries()
         if request.form.get("confirm") != "yes":
             raise NotFound("the dialog of a redrive confirms this action: nothing was discarded; load the page again")
-        discard_all(entries, self._context.client.run(self._context.get_caller().get_name()), self._context.journal)
+        discard_dead_letters(
+            entries, self._context.client.run(self._context.get_caller().get_name()), self._context.journal
+        )
         return render_template("discarded.html", count=len(entries))
 
     def progress(self, number: str) -> str:

@@ -64,6 +64,6 @@ def format_sse(event_name: str, data: str, version: int) -> str:
     return f"event: {event_name}\nid: {version}\n{lines}\n"
 
 
-def get_shown_version() -> str:
+def get_version_shown_by_browser() -> str:
     """Return the version of the state that the browser shows: the last event's id, or the query parameter `version`."""
     return request.headers.get("Last-Event-ID") or request.args.get("version", "")

@@ -9,7 +9,7 @@ from typing import Any
 
 from eventing.events import ObjectReference
 from eventing.podsource.hint_scheduler import BudgetCapacity
-from kube.budgets import Budget, covers, may_evict_as_unready, split_admitted_pods
+from kube.budgets import Budget, covers, may_evict_unready_pod, split_admitted_pods
 from kube.evictions.planner import plan_evictions
 from kube.maintenance import drain_flags
 from kube.maintenance import objects as m
@@ -121,7 +121,7 @@ def compute_capacity(
     admitted, _ = split_admitted_pods(
         budget, [pod for pod in covered if not any(covers(other, pod) for other in others)]
     )
-    is_uncounted = [may_evict_as_unready(budget, pod) for pod in admitted]
+    is_uncounted = [may_evict_unready_pod(budget, pod) for pod in admitted]
     return BudgetCapacity(counted=not all(is_uncounted), uncounted=any(is_uncounted))
 
 

@@ -126,7 +126,7 @@ class HintHistory:
         doublings = min(self.unanswered_hints - 1, MAX_DOUBLINGS)
         return self.hinted_at + min(SLOT_SECONDS * 2.0**doublings, MAX_BACKOFF_SECONDS)
 
-    def holds_slot(self, now: float) -> bool:
+    def reserves_eviction(self, now: float) -> bool:
         """Return whether a recent hint still reserves one of the PDB's allowed evictions for the node."""
         is_recent = self.state is not HintState.ANSWERED and now < self.hinted_at + SLOT_SECONDS
         return self.capacity.counted and is_recent
@@ -237,7 +237,7 @@ class HintScheduler:
     def _count_free_slots(self, budget: str, now: float) -> int:
         """Return the number of the PDB's allowed evictions that no recent hint has reserved for a node."""
         return self._allowed_disruptions.get(budget, 0) - sum(
-            history.holds_slot(now) for history in self._histories[budget].values()
+            history.reserves_eviction(now) for history in self._histories[budget].values()
         )
 
     def _compute_next_due_time(self, budget: str, now: float) -> float:
@@ -245,7 +245,7 @@ class HintScheduler:
         due_times = [history.compute_due_time() for history in histories if history.compute_due_time() > now]
         # A node whose hint is due is waiting for a free slot.
         if any(history.compute_due_time() <= now for history in histories):
-            due_times += [history.hinted_at + SLOT_SECONDS for history in histories if history.holds_slot(now)]
+            due_times += [history.hinted_at + SLOT_SECONDS for history in histories if history.reserves_eviction(now)]
         return min(due_times, default=math.inf)
 
     def _get_history(self, budget: str, node: str) -> HintHistory:

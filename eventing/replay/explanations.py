@@ -94,13 +94,13 @@ def _explain_by_node(*changes: ObjectChange, before: str = "", after: str = "") 
 
     def explain(pair: ReplyPair) -> str:
         change = pair.changes.get_change(NODE_KIND, str(pair.reply.get("node") or ""))
-        has_types = _has_type(pair.before, before) and _has_type(pair.after, after)
+        has_types = _has_reply_type(pair.before, before) and _has_reply_type(pair.after, after)
         return f"node {pair.reply['node']} {change.value}" if has_types and change in changes and change else ""
 
     return explain
 
 
-def _has_type(reply: StructuredEvent | None, event_type: str) -> bool:
+def _has_reply_type(reply: StructuredEvent | None, event_type: str) -> bool:
     return not event_type or (reply is not None and reply["type"] == event_type)
 
 

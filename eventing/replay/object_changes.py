@@ -17,7 +17,7 @@ from kube.maintenance.objects import SUCCEEDED, get_phase
 from kube.mutex.due_events import STAGES, DueEvent
 from kube.mutex.objects import RULE_KIND, RUN_KIND, TARGET_KIND, build_path, get_condition
 from kube.mutex.run_record import compute_stage, get_current_node, get_record, is_active
-from kube.mutex.validation import CONFIG_VALIDATED_CONDITION, is_validated
+from kube.mutex.validation import CONFIG_VALIDATED_CONDITION, is_current_generation_validated
 from kube.nodes import build_node_path, is_in_maintenance
 from kube.paths import Object, encode_path_segment
 from kube.pods import is_terminating
@@ -228,9 +228,10 @@ def detect_change(recorded: RecordedObject, current_object: Object | None) -> Ob
         return ObjectChange.REPLACED
     if is_terminating(current_object):
         return ObjectChange.TERMINATING
-    if recorded.kind in (MUTEX_OBJECT_KINDS[RULE_KIND], MUTEX_OBJECT_KINDS[TARGET_KIND]) and is_validated(
-        current_object
-    ):
+    if recorded.kind in (
+        MUTEX_OBJECT_KINDS[RULE_KIND],
+        MUTEX_OBJECT_KINDS[TARGET_KIND],
+    ) and is_current_generation_validated(current_object):
         return ObjectChange.CHECKED
     if recorded.kind == MAINTENANCE_KIND and get_phase(current_object) == SUCCEEDED:
         return ObjectChange.SUCCEEDED

@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from eventing.dead_letters import to_original_event
+from eventing.dead_letters import remove_dead_letter_extensions
 from eventing.endpoints import build_auth_header
 from eventing.http_binding import BadEvent, decode_event, encode_structured
 from eventing.journal.entries import DISCARD_PREFIX, REDRIVE_PREFIX, Attempt, Entry, StructuredEvent
@@ -65,7 +65,7 @@ def awaits_redrive(dead_letter: Entry) -> bool:
     return not any(attempt.replay.startswith(REDRIVE_PREFIX) for attempt in _iter_accepted_attempts(dead_letter))
 
 
-def find_discard(dead_letter: Entry) -> Attempt | None:
+def find_discard_attempt(dead_letter: Entry) -> Attempt | None:
     """Return the attempt that records who discarded the dead letter, None if no user has discarded it."""
     discards = (
         attempt for attempt in _iter_accepted_attempts(dead_letter) if attempt.replay.startswith(DISCARD_PREFIX)
@@ -80,12 +80,12 @@ def _iter_accepted_attempts(dead_letter: Entry) -> Iterator[Attempt]:
     return (attempt for attempt in dead_letter.attempts if attempt.function in names and not attempt.failed)
 
 
-def filter_awaiting_redrive(entries: Iterable[Entry]) -> Iterator[Entry]:
+def select_dead_letters_awaiting_redrive(entries: Iterable[Entry]) -> Iterator[Entry]:
     """Yield those of the entries that are dead letters and must still be redriven."""
     return (entry for entry in entries if entry.dead_letter and awaits_redrive(entry))
 
 
-def build_discard(dead_letter: Entry, user: str) -> Attempt:
+def build_discard_attempt(dead_letter: Entry, user: str) -> Attempt:
     """Build the attempt which records that `user` has discarded the dead letter; it then awaits no redrive."""
     event, at = dead_letter.event, datetime.now(timezone.utc)
     destination = dead_letter.dead_letter.destination if dead_letter.dead_letter else ""
@@ -100,7 +100,7 @@ def redrive(dead_letter: Entry, function_url: str, broker_url: str) -> Attempt:
     Returns the attempt for the journal, which is a success only if the broker accepted the reply. A missing response
     counts as a failed attempt.
     """
-    event, at, started = to_original_event(dead_letter.event), datetime.now(timezone.utc), perf_counter()
+    event, at, started = remove_dead_letter_extensions(dead_letter.event), datetime.now(timezone.utc), perf_counter()
     try:
         status, error, replies = _publish_reply(post_event(event, function_url), broker_url)
     except NoResponse as no_response:

@@ -26,7 +26,7 @@ from functions.node_patching import patch_node
 from kube.client.api import get_or_none
 from kube.client.sync_client import SyncClient
 from kube.maintenance.objects import Maintenance
-from kube.nodes import Node, build_node_path, is_labelled_for
+from kube.nodes import Node, build_node_path, is_labelled_with_maintenance
 from kube.paths import Object
 
 PatchBuilder = Callable[[Maintenance, Node], list[Object]]
@@ -50,17 +50,17 @@ def patch_node_of_active_maintenance(
     Raises `Failed` if the node no longer exists, and `Retry` if other clients keep changing the node.
     """
 
-    def plan_patch() -> tuple[tuple[Maintenance, Node] | None, list[Object]]:
+    def read_and_build_patch() -> tuple[tuple[Maintenance, Node] | None, list[Object]]:
         active = client.run(fetch_active_maintenance(event, client.api))
         return active, build_patch(*active) if active else []
 
-    active, is_patched = patch_node(parse_node_name(event), plan_patch, client)
+    active, is_patched = patch_node(parse_node_name(event), read_and_build_patch, client)
     return NodePatchResult(*active, is_patched) if active else None
 
 
 def is_patch_of_inactive_maintenance(event: BaseCloudEvent, result: NodePatchResult, client: SyncClient) -> bool:
     """Return whether the patch labelled a node whose maintenance is no longer active."""
-    if not result.is_patched or is_labelled_for(result.node_before, parse_reference(event).uid):
+    if not result.is_patched or is_labelled_with_maintenance(result.node_before, parse_reference(event).uid):
         return False
     maintenance = read_maintenance(event, client)
     return maintenance is None or not is_active(maintenance, parse_node_name(event))
@@ -73,7 +73,7 @@ def build_restore_pending(step: str, event: BaseCloudEvent, client: SyncClient) 
     """
     reference, name = parse_reference(event), parse_node_name(event)
     node = client.run(get_or_none(client.api.get(build_node_path(name))))
-    if not is_labelled_for(node, reference.uid):
+    if not is_labelled_with_maintenance(node, reference.uid):
         return []
     return [events.build_event(events.MAINTENANCE_RESTORE_PENDING, step, reference, name, cause=event)]
 

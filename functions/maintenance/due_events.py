@@ -14,7 +14,7 @@ from functions.maintenance.observation import Observation, ReadRequired, Require
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, MEDIK8S
-from kube.nodes import get_maintenance_uid, has_maintenance_label, is_cordoned, is_labelled_for
+from kube.nodes import get_maintenance_uid, has_maintenance_label, is_cordoned, is_labelled_with_maintenance
 
 DueEvent = str | RequiredRead
 """Type of the event that is due, "" if no event is due, or the object that `resync` must read first."""
@@ -43,7 +43,7 @@ STATES = (
     State(
         "events are in flight, and the Lease is due for renewal",
         "these events",
-        lambda o: o.is_in_flight and o.is_renewal_due_in_flight,
+        lambda o: o.is_in_flight and o.is_renewal_due_of_held_lease,
         events.MAINTENANCE_PENDING,
         "; `begin` renews the Lease",
     ),
@@ -78,7 +78,8 @@ STATES = (
         "Lease lost: more than three renewals in a row failed; `Failed`, and the node has the label",
         "`apiserver.resource.update`, which calls `restore`",
         lambda o: (
-            m.has_lost_lease(o.maintenance) and is_labelled_for(o.labelled_node, o.maintenance["metadata"]["uid"])
+            m.has_lost_lease(o.maintenance)
+            and is_labelled_with_maintenance(o.labelled_node, o.maintenance["metadata"]["uid"])
         ),
         events.MAINTENANCE_RESTORE_PENDING,
     ),
@@ -93,7 +94,7 @@ STATES = (
         "holds it, else rejected",
         "`maintenance.pending`, when the other maintenance is released; none for another tool. `lastError` names the "
         "holder",
-        lambda o: not o.has_begun and not o.may_begin,
+        lambda o: not o.has_begun and not o.may_maintenance_begin,
         note=", until no other maintenance or tool holds the node, and its Lease is released or has expired",
     ),
     State(
@@ -187,7 +188,7 @@ STATES = (
     State(
         "node cordoned and not tainted, or another client removed a taint",
         "`node.cordoned`, which calls `taint`; `apiserver.resource.update` of the Node, which calls `guard`",
-        lambda o: not o.is_closed,
+        lambda o: not o.has_cordoned_and_tainted_node,
         events.NODE_DRIFTED,
     ),
     State(
@@ -226,7 +227,7 @@ STATES = (
     State(
         "pods left, and the spec has changed, or the status does not name a pod that a field of `spec.drain` blocks",
         "none",
-        lambda o: o.is_spec_unreported,
+        lambda o: o.has_unreported_spec,
         events.NODE_TAINTED,
     ),
     State(
@@ -266,7 +267,7 @@ def find_due_event(observation: Observation) -> DueEvent:
     return state.due_event if isinstance(state, State) else state
 
 
-def find_orphans(snapshot: ResyncSnapshot) -> list[tuple[events.ObjectReference, str]]:
+def find_nodes_of_missing_maintenances(snapshot: ResyncSnapshot) -> list[tuple[events.ObjectReference, str]]:
     """Return the orphaned nodes: nodes with the label or the Lease of a maintenance that no longer exists.
 
     Each result is a reference to the missing maintenance and the node's name. Late writes and removed finalizers cause

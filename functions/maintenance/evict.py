@@ -51,7 +51,7 @@ from kube.evictions.executor import (
 )
 from kube.evictions.planner import EvictionPlan, plan_evictions
 from kube.maintenance import drain_flags, escalation
-from kube.maintenance.blocked_pods import UNDECIDED_REASONS, add_retry_after, split_due_pods, was_blocked
+from kube.maintenance.blocked_pods import UNDECIDED_REASONS, add_retry_after, split_due_pods, was_blocked_by_same_cause
 from kube.maintenance.lookup import find_orphan_uids, list_pods_on_node
 from kube.maintenance.node_snapshot import NodeSnapshot, StepSnapshot
 from kube.maintenance.objects import Maintenance, get_group, is_reported_drained
@@ -62,7 +62,7 @@ from kube.pods import DrainOptions, Pod, PodClassification, get_uid, is_terminat
 
 CHANGE_TYPES = (*HINT_VERSION_FIELDS, events.VIRT_LAUNCHERS_WAIT_CHANGED)
 """Types of the events that report changes of pods or PodDisruptionBudgets; other events report the node's state."""
-LATE_EVICTIONS = LateEvictionPublisher()
+LATE_EVICTION_PUBLISHER = LateEvictionPublisher()
 NO_TIME_MESSAGE = "not evicted yet: the API server is slow, or asked clients to wait"
 OWN_POD_MESSAGE = "the pod runs the function evict: it is evicted once its evictions on other nodes have a response"
 
@@ -73,7 +73,7 @@ OWN_POD_MESSAGE = "the pod runs the function evict: it is evicted once its evict
     emits=(events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED),
     on_failure=build_step_failed,
     coalescing=PodHintPolicy(),
-    late_replies=LATE_EVICTIONS,
+    late_replies=LATE_EVICTION_PUBLISHER,
     requires_signature=True,
 )
 def evict(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
@@ -222,17 +222,17 @@ class EvictionPass:
             due,
             pods.budgets.items,
             self.options,
-            lambda item: repeats_evacuation_requests or not was_blocked(item, self.maintenance),
+            lambda item: repeats_evacuation_requests or not was_blocked_by_same_cause(item, self.maintenance),
         )
         return self._add_escalation_deletions(replace(plan, blocked=[*plan.blocked, *backing_off]), pods)
 
     def _add_escalation_deletions(self, plan: EvictionPlan, pods: ClassifiedPods) -> EvictionPlan:
         """Add the deletions of the current escalation step to the plan, based only on what this pass has read."""
-        step = escalation.find_current_step(self.maintenance)
+        step = escalation.find_current_escalation_step(self.maintenance)
         if step is None:
             return plan
         permitted = drain_flags.select_permitted_pods(pods.classification, self.options)
-        deletions = escalation.select_deletions(self.maintenance, permitted, plan.blocked, self.now)
+        deletions = escalation.select_pods_to_delete(self.maintenance, permitted, plan.blocked, self.now)
         return plan.with_deletions(deletions, escalation.build_deletion_options(step, self.options))
 
     async def execute(self, plan: EvictionPlan) -> EvictionOutcome:
@@ -242,11 +242,11 @@ class EvictionPass:
             parse_node_name(self.event),
             self.own_pod_name,
             extensions.is_replay(self.event),
-            None if is_dry_run else LATE_EVICTIONS.build_reporter(self.event, self.maintenance),
+            None if is_dry_run else LATE_EVICTION_PUBLISHER.build_reporter(self.event, self.maintenance),
         )
         outcome = await execute_eviction_plan(self.client.api, plan, options)
         if outcome.in_flight and not is_dry_run:
-            LATE_EVICTIONS.track_client(self.client)
+            LATE_EVICTION_PUBLISHER.track_client(self.client)
         return outcome
 
     def report_evictions(self, pods: ClassifiedPods, outcome: EvictionOutcome) -> list[BaseCloudEvent]:
@@ -255,7 +255,7 @@ class EvictionPass:
         Returns an empty list for an event of `resync` if the status already reports the same pods. Otherwise, a blocked
         drain would add an event to the journal every 15 seconds.
         """
-        outcome, needs_another_pass = retry_or_block(outcome, self.maintenance, self.own_pod_name)
+        outcome, needs_another_pass = split_retried_and_blocked_pods(outcome, self.maintenance, self.own_pod_name)
         blocked = add_retry_after(outcome.blocked, self.maintenance, self.now)
         blocked_by_flags = drain_flags.find_pods_blocked_by_flags(pods.classification, self.options)
         outcome = replace(outcome, blocked=[*blocked, *blocked_by_flags])
@@ -295,7 +295,7 @@ class EvictionPass:
         return [events.build_event(event_type, "evict", reference, node, cause=self.event, data=data, flags=flags)]
 
 
-def retry_or_block(
+def split_retried_and_blocked_pods(
     outcome: EvictionOutcome, maintenance: Maintenance, own_pod_name: str = ""
 ) -> tuple[EvictionOutcome, bool]:
     """Decide which pods count as blocked; return the updated outcome, and whether another pass must follow immediately.
@@ -315,7 +315,9 @@ def retry_or_block(
         ]
         return replace(outcome, blocked=[*outcome.blocked, *deferred]), False
     retried = [
-        item for item in outcome.blocked if item.reason in UNDECIDED_REASONS and not was_blocked(item, maintenance)
+        item
+        for item in outcome.blocked
+        if item.reason in UNDECIDED_REASONS and not was_blocked_by_same_cause(item, maintenance)
     ]
     blocked = [item for item in outcome.blocked if item not in retried]
     return replace(outcome, blocked=blocked), bool(retried or outcome.deferred)

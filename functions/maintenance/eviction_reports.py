@@ -25,14 +25,14 @@ from functions.work_queue import HintPolicy, Replies, ResourceVersions, WorkKey
 from kube.budgets import LOOSER_BUDGET_PATTERN, PROGRESSING_REASONS
 from kube.client.sync_client import SyncClient
 from kube.evictions.executor import EvictionOutcome
-from kube.evictions.tracker import EvictionTracker, LateReporter
+from kube.evictions.tracker import EvictionTracker, LateEvictionReporter
 from kube.maintenance.blocked_pods import format_summary
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.node_snapshot import StepSnapshot, parse_leaving_entry
 from kube.maintenance.objects import Maintenance, get_group, is_valid_pod_count, trim_maintenance
 from kube.maintenance.status_patch import MAX_ERROR_CHARACTERS
 from kube.paths import Object
-from kube.resource_versions import find_newest, is_at_least_as_new
+from kube.resource_versions import find_newest_resource_version, is_at_least_as_new
 from kube.text_limits import format_count, take_within_bytes, truncate
 from kube.times import parse_time_or_none
 
@@ -86,8 +86,11 @@ class PodHintPolicy(HintPolicy):
 
     def merge_hints(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
         """Return the last hint with the newest `podsVersion` and `budgetsVersion` of all hints."""
-        versions = {name: find_newest(parse_resource_version(hint, name) for hint in hints) for name in VERSION_FIELDS}
-        return sign_event(events.merge_data(hints[-1], versions))
+        versions = {
+            name: find_newest_resource_version(parse_resource_version(hint, name) for hint in hints)
+            for name in VERSION_FIELDS
+        }
+        return sign_event(events.copy_with_added_data(hints[-1], versions))
 
     def read_versions(self, replies: Replies) -> ResourceVersions:
         """Return the `podsVersion` and `budgetsVersion` in the last reply."""
@@ -208,7 +211,7 @@ class LateEvictionPublisher:
         """Set the function that publishes late evictions, which are granted after their pass has ended."""
         self._publish = publish
 
-    def build_reporter(self, event: BaseCloudEvent, maintenance: Maintenance) -> LateReporter:
+    def build_reporter(self, event: BaseCloudEvent, maintenance: Maintenance) -> LateEvictionReporter:
         """Return the function that publishes this pass's late evictions as an additional reply to `event`.
 
         A late eviction is granted after its pass has ended.

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from kube.maintenance import objects as m
 from kube.maintenance.blocked_groups import group_blocked_pods
 from kube.maintenance.blocked_pods import get_blocking_key
-from kube.maintenance.escalation import compute_deadline, get_start_time
+from kube.maintenance.escalation import compute_drain_deadline, get_drain_start_time
 from kube.times import parse_time, parse_time_or_none
 
 DURATION_BUCKETS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
@@ -200,7 +200,7 @@ def _list_blocked_groups(maintenance: m.Maintenance) -> Iterator[tuple[BlockedLa
 def _find_deadline(maintenance: m.Maintenance) -> datetime | None:
     """Return the deadline of the maintenance's running drain; None if no drain is running or it has no deadline."""
     is_running = m.get_phase(maintenance) == m.RUNNING and not m.is_deleting(maintenance)
-    return compute_deadline(maintenance, get_start_time(maintenance)) if is_running else None
+    return compute_drain_deadline(maintenance, get_drain_start_time(maintenance)) if is_running else None
 
 
 MAINTENANCE_COLLECTOR = MaintenanceCollector()

@@ -62,17 +62,17 @@ class ResyncSnapshot:
     is_complete: bool = True
 
     @cached_property
-    def occupied_nodes(self) -> frozenset[str]:
+    def owned_node_names(self) -> frozenset[str]:
         """Return the names of the nodes on which a maintenance has begun and has not lost the node's Lease."""
         return frozenset(m.get_node_name(item) for item in self.maintenances if m.owns_node(item))
 
     @cached_property
-    def claiming_uids(self) -> frozenset[str]:
+    def uids_of_owning_or_awaiting_maintenances(self) -> frozenset[str]:
         """Return the uids of the maintenances that hold their node, wait for it, or have yet to restore it."""
         return frozenset(item["metadata"]["uid"] for item in self.maintenances if m.owns_or_awaits_node(item))
 
     @cached_property
-    def queue_seconds(self) -> float:
+    def expected_queue_seconds(self) -> float:
         """Return the expected queueing time of an event, given the number of unfinished maintenances."""
         active_count = sum(
             m.is_deleting(item) or m.get_phase(item) not in (m.SUCCEEDED, m.FAILED) for item in self.maintenances
@@ -146,12 +146,12 @@ class Observation:
         metadata, written = self.maintenance["metadata"], m.get_status(self.maintenance).get("lastUpdate")
         is_status_written = bool(written) and not m.is_deleting(self.maintenance)
         since = written if is_status_written else metadata.get("deletionTimestamp") or metadata.get("creationTimestamp")
-        limit_seconds = self.snapshot.queue_seconds + (IN_FLIGHT_SECONDS if is_status_written else 0)
+        limit_seconds = self.snapshot.expected_queue_seconds + (IN_FLIGHT_SECONDS if is_status_written else 0)
         began = parse_time_or_none(since)
         return began is not None and 0 <= (self.now - began).total_seconds() < limit_seconds
 
     @property
-    def is_renewal_due_in_flight(self) -> bool:
+    def is_renewal_due_of_held_lease(self) -> bool:
         """Return whether the maintenance is active and holds a Lease that is due for renewal.
 
         A renewal must not wait until no event is in flight. With many concurrent drains, status writes follow each
@@ -181,7 +181,7 @@ class Observation:
         return self.lease is not None and leases.is_renewal_due(self.lease, self.now)
 
     @property
-    def may_begin(self) -> bool:
+    def may_maintenance_begin(self) -> bool:
         """Return whether no other maintenance or tool holds the node or its Lease.
 
         The maintenance itself may hold the Lease, if `begin` failed after acquiring it, or if a client removed the
@@ -190,15 +190,15 @@ class Observation:
         """
         if self.is_holder:
             return True
-        if m.get_node_name(self.maintenance) in self.snapshot.occupied_nodes:
+        if m.get_node_name(self.maintenance) in self.snapshot.owned_node_names:
             return False
         holder = leases.parse_holder(self.lease) if self.lease else None
         if holder is None:  # The lease has no holder, or another tool holds it.
             return self.lease is None or leases.is_available(self.lease, self.now)
-        return holder.uid not in self.snapshot.claiming_uids
+        return holder.uid not in self.snapshot.uids_of_owning_or_awaiting_maintenances
 
     @property
-    def is_closed(self) -> bool:
+    def has_cordoned_and_tainted_node(self) -> bool:
         """Return whether the node exists and is cordoned and tainted."""
         return self.node is not None and is_cordoned_and_tainted(self.node, m.get_group(self.maintenance).drain_taint)
 
@@ -216,7 +216,7 @@ class Observation:
         return drain_flags.classify_for_drain(self.pods, self.drain_options, self.now, orphans)
 
     @property
-    def is_spec_unreported(self) -> bool:
+    def has_unreported_spec(self) -> bool:
         """Return whether the status does not yet reflect the spec, or lacks a pod that `spec.drain` blocks."""
         refusals = drain_flags.find_pods_blocked_by_flags(self.classification, self.drain_options)
         return m.is_spec_changed(self.maintenance) or not drain_flags.are_refusals_reported(refusals, self.maintenance)
@@ -231,6 +231,6 @@ class Observation:
         evictable = drain_flags.select_evictable_pods(self.classification, self.drain_options)
         due_pods, backing_off = split_due_pods(evictable, self.maintenance, self.now)
         permitted = drain_flags.select_permitted_pods(self.classification, self.drain_options)
-        return not escalation.select_deletions(self.maintenance, permitted, backing_off, self.now) and all(
+        return not escalation.select_pods_to_delete(self.maintenance, permitted, backing_off, self.now) and all(
             is_terminating(pod) and self.now < parse_time(pod["metadata"]["deletionTimestamp"]) for pod in due_pods
         )

@@ -48,7 +48,7 @@ from kube.nodes import (
     build_restore_patch,
     get_maintenance_uid,
     has_maintenance_label,
-    is_labelled_for,
+    is_labelled_with_maintenance,
     is_tainted,
 )
 from kube.paths import Object
@@ -72,7 +72,7 @@ def restore(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
         return []
     maintenance = read_maintenance(event, client)
     if maintenance is None or m.is_released(maintenance):
-        return _restore_orphan(event, client) if event.get_type() == events.MAINTENANCE_RESTORE_PENDING else []
+        return _restore_orphaned_node(event, client) if event.get_type() == events.MAINTENANCE_RESTORE_PENDING else []
     if not m.is_deleting(maintenance):
         return _restore_after_lease_loss(event, maintenance, client) if m.has_lost_lease(maintenance) else []
     log_about("Reconciling NodeMaintenance", maintenance)
@@ -106,11 +106,13 @@ def _restore_after_lease_loss(
     """
     name, uid, key = m.get_node_name(maintenance), maintenance["metadata"]["uid"], m.get_group(maintenance).drain_taint
 
-    def plan_patch() -> tuple[None, list[Object]]:
+    def read_and_build_patch() -> tuple[None, list[Object]]:
         node = _get_node(name, client)
-        return None, build_restore_patch(node, {key}) if node is not None and is_labelled_for(node, uid) else []
+        return None, build_restore_patch(node, {key}) if node is not None and is_labelled_with_maintenance(
+            node, uid
+        ) else []
 
-    _, changed = patch_node(name, plan_patch, client)
+    _, changed = patch_node(name, read_and_build_patch, client)
     if not changed:
         return []
     _record_uncordon(name, maintenance, client)
@@ -129,11 +131,11 @@ def _restore_node(maintenance: m.Maintenance, node_name: str, client: SyncClient
     """
     key = m.get_group(maintenance).drain_taint
 
-    def plan_patch() -> tuple[tuple[Node | None, list[Object]], list[Object]]:
+    def read_and_build_patch() -> tuple[tuple[Node | None, list[Object]], list[Object]]:
         node = _get_node(node_name, client)
         # List the maintenances after reading the node, so that the list includes the maintenance in the node's label.
         # If that maintenance was deleted in between, the label has changed and the patch fails.
-        others = _list_successors(node_name, client)
+        others = _list_other_maintenances(node_name, client)
         is_restored = (
             m.has_lost_lease(maintenance) and node is not None and not _has_maintenance_label_or_taint(node, key)
         )
@@ -143,10 +145,10 @@ def _restore_node(maintenance: m.Maintenance, node_name: str, client: SyncClient
         needed_taints = {m.get_group(other).drain_taint for other in others[:1]}
         first_uid = others[0]["metadata"]["uid"] if others else ""
         return (node, others), build_restore_patch(
-            node, _select_taints_to_remove(maintenance, node, others) - needed_taints, successor_uid=first_uid
+            node, _select_taints_to_remove(maintenance, node, others) - needed_taints, next_maintenance_uid=first_uid
         )
 
-    (node, others), changed = patch_node(node_name, plan_patch, client)
+    (node, others), changed = patch_node(node_name, read_and_build_patch, client)
     if node is not None:
         log_about(f"Maintenance taints will be removed from node {node_name}", maintenance)
         log_about(f"Applying {key} taint remove on Node: {node_name}", maintenance)
@@ -170,7 +172,7 @@ def _select_taints_to_remove(maintenance: m.Maintenance, node: Node, successors:
     return DRAIN_TAINTS if is_unknown else frozenset({m.get_group(maintenance).drain_taint})
 
 
-def _list_successors(node_name: str, client: SyncClient) -> list[Object]:
+def _list_other_maintenances(node_name: str, client: SyncClient) -> list[Object]:
     """Return the node's other maintenances, oldest first, and add the finalizer to the oldest one, the successor.
 
     With the finalizer, a deletion of the successor waits until the node is restored. If the successor is being deleted
@@ -199,7 +201,7 @@ def _record_uncordon(node_name: str, maintenance: m.Maintenance, client: SyncCli
     )
 
 
-def _restore_orphan(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
+def _restore_orphaned_node(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Restore an orphaned node, which has the label or the Lease of a maintenance that no longer exists.
 
     Does nothing if another maintenance holds the node or waits for it. Since the API group of the missing maintenance
@@ -208,13 +210,13 @@ def _restore_orphan(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloud
     name, reference = parse_node_name(event), parse_reference(event)
     lease = _get_lease(name, client)
 
-    def plan_patch() -> tuple[bool, list[Object]]:
+    def read_and_build_patch() -> tuple[bool, list[Object]]:
         node = _get_node(name, client)
         is_claimed = any(m.owns_or_awaits_node(item) for item in client.run(list_maintenances(client.api, name)))
         is_orphaned = node is not None and has_maintenance_label(node) and not is_claimed
         return is_claimed, build_restore_patch(node, DRAIN_TAINTS) if node and is_orphaned else []
 
-    is_claimed, changed = patch_node(name, plan_patch, client)
+    is_claimed, changed = patch_node(name, read_and_build_patch, client)
     if is_claimed:
         return []
     if changed:

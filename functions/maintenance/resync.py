@@ -24,7 +24,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, extensions
 from functions.installs import acquire_install_lease
-from functions.maintenance.due_events import DueEvent, find_due_event, find_orphans
+from functions.maintenance.due_events import DueEvent, find_due_event, find_nodes_of_missing_maintenances
 from functions.maintenance.event_objects import build_step_failed, log_about
 from functions.maintenance.metrics import MAINTENANCE_COLLECTOR, RESYNC_EVENTS
 from functions.maintenance.observation import Observation, RequiredRead, ResyncSnapshot
@@ -37,7 +37,7 @@ from kube.client.paging import ListResult, list_all
 from kube.client.sync_client import SyncClient
 from kube.maintenance import leases
 from kube.maintenance import objects as m
-from kube.maintenance.escalation import find_due_step
+from kube.maintenance.escalation import find_due_escalation_step
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.lookup import collect_group_lists, list_maintenances_of_group, list_pods_on_node, sort_by_age
 from kube.nodes import MAINTENANCE_LABEL, NODES_PATH, build_node_path
@@ -89,7 +89,7 @@ def resync(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     replies: list[BaseCloudEvent] = [_build_reply(event, item, event_type, now) for item, event_type in waiting]
     replies += [
         events.build_event(events.MAINTENANCE_RESTORE_PENDING, "resync", reference, node, cause=event)
-        for reference, node in find_orphans(snapshot)
+        for reference, node in find_nodes_of_missing_maintenances(snapshot)
     ]
     if not is_replay:
         MAINTENANCE_COLLECTOR.update(snapshot.maintenances)
@@ -108,7 +108,7 @@ def _build_reply(event: BaseCloudEvent, maintenance: Object, event_type: str, no
     data: Object = {}
     if event_type == events.MAINTENANCE_PENDING and m.has_begun(maintenance):
         data = {"begun": True}
-    elif event_type == events.DRAIN_OVERDUE and (due_step := find_due_step(maintenance, now)):
+    elif event_type == events.DRAIN_OVERDUE and (due_step := find_due_escalation_step(maintenance, now)):
         data = {**due_step.as_data()}
     return events.build_event(
         event_type,
@@ -177,7 +177,7 @@ async def _find_waiting_maintenances(
     ]
     reads += [
         _read_and_find_due_event(_read_pods, Observation(item, snapshot, now), api)
-        for item in _select_for_pod_read(closed, rotations)
+        for item in _select_maintenances_for_pod_read(closed, rotations)
     ]
     outcomes = await gather_all(*reads)
     unread = [item for item, due in [*dues, *outcomes] if due is RequiredRead.UNAVAILABLE]
@@ -186,7 +186,7 @@ async def _find_waiting_maintenances(
     return [(item, due) for item, due in [*dues, *outcomes] if due and isinstance(due, str)]
 
 
-def _select_for_pod_read(maintenances: list[Object], rotations: ReadRotations) -> list[Object]:
+def _select_maintenances_for_pod_read(maintenances: list[Object], rotations: ReadRotations) -> list[Object]:
     """Select at most `MAX_READS_PER_TICK` maintenances whose pods to list: running drains first, then drained nodes."""
     drained = [item for item in maintenances if m.get_phase(item) == m.SUCCEEDED]
     draining = [item for item in maintenances if m.get_phase(item) != m.SUCCEEDED]

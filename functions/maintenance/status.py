@@ -31,7 +31,7 @@ from kube.client.api import get_or_none
 from kube.client.api_errors import Conflict, NotFound
 from kube.client.sync_client import SyncClient
 from kube.maintenance import objects as m
-from kube.maintenance.escalation import DEADLINE_EXCEEDED, EscalationStep, find_current_step
+from kube.maintenance.escalation import DEADLINE_EXCEEDED, EscalationStep, find_current_escalation_step
 from kube.maintenance.kubernetes_events import (
     BEGIN_REASON,
     CORDON_REASON,
@@ -122,7 +122,7 @@ def _write_status(update: StatusUpdate, client: SyncClient) -> list[BaseCloudEve
 
 def _find_new_escalation_step(maintenance: m.Maintenance, status: Object) -> EscalationStep | None:
     """Return the escalation step that begins with this status change, or None."""
-    return find_current_step({**maintenance, "status": status}) if status.get("escalation") else None
+    return find_current_escalation_step({**maintenance, "status": status}) if status.get("escalation") else None
 
 
 def _record_escalation_step(maintenance: m.Maintenance, step: EscalationStep, client: SyncClient) -> bool:
@@ -198,7 +198,7 @@ def _read_node_snapshot(maintenance: m.Maintenance, update: StatusUpdate, client
         )
     name = m.get_node_name(maintenance)
     listing = list_pods_on_node(client.api, name, update.pods_version or "0")
-    if _is_cordon_proven(maintenance, step_snapshot, update):
+    if _is_known_to_be_cordoned_and_tainted(maintenance, step_snapshot, update):
         is_unreachable = step_snapshot.is_unreachable if step_snapshot else None
         return NodeSnapshot(is_cordoned_and_tainted=True, pods=client.run(listing).items, is_unreachable=is_unreachable)
     node, listed = client.gather_all(get_or_none(client.api.get(build_node_path(name))), listing)
@@ -217,7 +217,9 @@ def _find_valid_snapshot(maintenance: m.Maintenance, update: StatusUpdate) -> St
     return update.snapshot if is_current else None
 
 
-def _is_cordon_proven(maintenance: m.Maintenance, step_snapshot: StepSnapshot | None, update: StatusUpdate) -> bool:
+def _is_known_to_be_cordoned_and_tainted(
+    maintenance: m.Maintenance, step_snapshot: StepSnapshot | None, update: StatusUpdate
+) -> bool:
     """Return whether the node is known to be cordoned and tainted without reading the node.
 
     `pods.gone` contains no information about the node. For this event, the function trusts the maintenance's status,

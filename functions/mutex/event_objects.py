@@ -30,7 +30,7 @@ from kube.mutex.objects import (
     has_finalizer,
     is_deleting,
 )
-from kube.mutex.validation import is_validated
+from kube.mutex.validation import is_current_generation_validated
 from kube.paths import Object
 
 Replies = list[BaseCloudEvent]
@@ -97,7 +97,7 @@ def is_update_after_validation(event: BaseCloudEvent) -> bool:
     """
     data = require_data(event)
     has_status = isinstance(data.get("metadata"), dict) and isinstance(data.get("status"), dict)
-    return event.get_type() == events.RESOURCE_UPDATED and has_status and is_validated(data)
+    return event.get_type() == events.RESOURCE_UPDATED and has_status and is_current_generation_validated(data)
 
 
 def write_status(

@@ -91,11 +91,11 @@ def _check_job(
 ) -> Replies:
     """Record the result of a finished Job; if the Job has completed, continue with the next Job, else halt the run."""
     name, job = _get_job_entry(active_run, due_job)["name"], _read_recorded_job(active_run, due_job, client)
-    outcome = jobs.get_outcome(job)
+    outcome = jobs.get_job_outcome(job)
     if outcome is JobOutcome.RUNNING:
         return []
     if outcome is not JobOutcome.COMPLETE:
-        return _halt_run_after_job(active_run, due_job, name, jobs.format_failure(job), event, client)
+        return _halt_run_after_job(active_run, due_job, name, jobs.format_job_failure(job), event, client)
     log_about(f'Job "{name}" of rule {due_job.rule} is complete for node "{active_run.current_node}"', active_run.run)
     message = f"{active_run.position}: the Jobs of rule {due_job.rule} are complete"
     result = {"result": JobOutcome.COMPLETE.value, "endedAt": format_time(utc_now())}
@@ -140,7 +140,7 @@ def _drop_missing_node(active_run: ActiveRun, event: BaseCloudEvent, client: Syn
     is_recorded = due_job is not None and bool(_get_job_entry(active_run, due_job).get("name"))
     read_job = _read_recorded_job if is_recorded else _read_unrecorded_job
     job = read_job(active_run, due_job, client) if due_job else None
-    if due_job is None or job is None or jobs.get_outcome(job) is not JobOutcome.RUNNING:
+    if due_job is None or job is None or jobs.get_job_outcome(job) is not JobOutcome.RUNNING:
         return finish_node(active_run, "droppedAt", "run-job", event, client)
     if not is_recorded:
         _record_job(active_run, due_job, job, client)

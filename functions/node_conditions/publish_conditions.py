@@ -93,7 +93,7 @@ def _publish_node_conditions(name: str, updated_maintenances: list[Maintenance],
     most status writes during a drain change no condition.
     """
 
-    def plan_patch() -> tuple[None, Object]:
+    def read_and_build_patch() -> tuple[None, Object]:
         # Read the node first: if its maintenance ends after that, `restore` changes the node and the patch is rejected.
         node = client.run(get_or_none(client.api.get(build_node_path(name))))
         if node is None or (updated_maintenances and not _try_build_conditions_patch(node, updated_maintenances)):
@@ -101,7 +101,9 @@ def _publish_node_conditions(name: str, updated_maintenances: list[Maintenance],
         return None, _try_build_conditions_patch(node, client.run(list_maintenances(client.api, name)))
 
     try:
-        patch_node(name, plan_patch, client, subresource=STATUS_SUBRESOURCE, content_type=STRATEGIC_MERGE_PATCH)
+        patch_node(
+            name, read_and_build_patch, client, subresource=STATUS_SUBRESOURCE, content_type=STRATEGIC_MERGE_PATCH
+        )
     except NotFound:
         return  # The node was deleted after it had been read.
 

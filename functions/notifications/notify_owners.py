@@ -53,7 +53,7 @@ from kube.notifications.announcements import (
     build_record_event,
     build_reference,
     describe_blockage,
-    describe_end,
+    describe_blockage_end,
     find_blockages,
     find_ended_blockages,
 )
@@ -92,7 +92,7 @@ class AnnouncedBlockageCache:
 
     def update(self, records: RecordLog, uid: str) -> None:
         """Update the cache from the announcement records of one maintenance, or of all maintenances if `uid` is ""."""
-        found = {record.uid for record in records.list_open()}
+        found = {record.uid for record in records.list_open_announcements()}
         if not uid:
             self._uids = found
         elif self._uids is not None:  # If None, the next PingSource event reads the records of all maintenances.
@@ -184,7 +184,7 @@ class NotificationPass:
     errors: list[Exception]
     has_more: bool = False
 
-    async def announce_all(self, blockages: list[Blockage]) -> None:
+    async def announce_blockages_and_ends(self, blockages: list[Blockage]) -> None:
         """Announce the new and the ended blockages, at most `MAX_ANNOUNCEMENTS` of each."""
         new = [
             item
@@ -211,19 +211,19 @@ class NotificationPass:
         """Write the record of a blockage; if no other process has written it before, also write the Events."""
         objects = await find_announcement_objects(self.api, blockage.group)
         record, message = build_blocked_record(blockage, objects), describe_blockage(blockage, self.now)
-        if await self._write_record(record, message):
+        if await self._write_announcement_record(record, message):
             await self._create_owner_events(record, message)
 
     async def _announce_blockage_end(self, record: AnnouncementRecord) -> None:
         """Write the Events about the end of a blockage, and then its record; a retry does not duplicate the Events."""
-        message = describe_end(record)
+        message = describe_blockage_end(record)
         await self._create_owner_events(record, message)
-        await self._write_record(record, message)
+        await self._write_announcement_record(record, message)
 
     async def _create_owner_events(self, record: AnnouncementRecord, message: str) -> None:
         await gather_all(*(self._try_create_event(item) for item in build_owner_events(record, message, self.now)))
 
-    async def _write_record(self, record: AnnouncementRecord, message: str) -> bool:
+    async def _write_announcement_record(self, record: AnnouncementRecord, message: str) -> bool:
         """Write the record of an announcement or notification, and return whether it is new."""
         is_new = True
         try:
@@ -274,7 +274,7 @@ class NotificationPass:
         record = AnnouncementRecord(
             SENT_REASON, build_reference(maintenance), notification.data["node"], notification.id
         )
-        await self._write_record(record, f"sent {notification.type} to the host of spec.notify.url")
+        await self._write_announcement_record(record, f"sent {notification.type} to the host of spec.notify.url")
 
 
 def _run_pass(
@@ -295,7 +295,7 @@ def _run_pass(
         [],
     )
     blockages = [blockage for item in maintenances for blockage in _try_find_blockages(item)]
-    client.run(current.announce_all(blockages))
+    client.run(current.announce_blockages_and_ends(blockages))
     if not extensions.is_replay(event):
         ANNOUNCED_BLOCKAGES.update(current.records, uid)
         client.run(current.notify_all(maintenances, blockages))

@@ -51,8 +51,8 @@ from kube.virtualization.vmis import (
     VMI_KIND,
     Resource,
     get_key,
-    is_protected,
     requests_live_migration,
+    requires_migration_before_eviction,
 )
 
 WARNING_REASONS = (NOT_MIGRATABLE, MIGRATION_FAILED)
@@ -200,7 +200,7 @@ def _plan_protection(vmis: Iterable[Object], budgets_by_vmi: BudgetsByVmi, clien
     """
     migrating, slots = list(filter(requests_live_migration, vmis)), MigrationSlots.from_environment(os.environ)
     snapshot = client.run(lookup.read_migration_snapshot(client.api, migrating, slots))
-    for vmi in filter(is_protected, snapshot.vmis):
+    for vmi in filter(requires_migration_before_eviction, snapshot.vmis):
         budget, wait = budgets_by_vmi.get(budgets.get_vmi_uid_key(vmi)), snapshot.evacuation.waits.get(get_key(vmi))
         yield BudgetTask(vmi["metadata"]["uid"], partial(_protect_vmi, vmi, budget, wait, client))
 

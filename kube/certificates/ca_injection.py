@@ -49,7 +49,7 @@ def build_target_path(target: Object) -> str:
     return f"{TARGET_PATHS[target['kind']]}/{encode_path_segment(target['metadata']['name'])}"
 
 
-def has_bundle(target: Object, bundle: str) -> bool:
+def has_ca_bundle_and_annotated_rules(target: Object, bundle: str) -> bool:
     """Return whether every `caBundle` of the object is this bundle, and its webhooks have the annotated rules."""
     encoded_bundle = _encode_bundle(bundle)
     rules = _parse_annotated_rules(target)

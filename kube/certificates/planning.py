@@ -149,7 +149,7 @@ class _Planner:
                 entries = objects.encode_entries({CA_ENTRY: bundle})
                 yield self._build_secret_patch(BUNDLE_INJECTED, secret, entries, self._build_inclusion_time(secret))
         for target in state.injection_targets:
-            if state.can_write(target) and not ca_injection.has_bundle(target, bundle):
+            if state.can_write(target) and not ca_injection.has_ca_bundle_and_annotated_rules(target, bundle):
                 path, patch = ca_injection.build_target_path(target), ca_injection.build_injection_patch(target, bundle)
                 yield Write(BUNDLE_INJECTED, objects.get_kind_and_name(target), path, patch)
 

@@ -139,7 +139,7 @@ class _Follower:
         is_first, self._resource_version = not self._resource_version, list_result.resource_version
         self.retry_state.observer.on_listed()
         if is_first:
-            yield _build_synced(self._resource_version)
+            yield _build_synced_change(self._resource_version)
 
     async def watch_changes(self) -> AsyncGenerator[Change, None]:
         """Yield the changes of one watch until it ends; a new stream yields the existing objects first."""
@@ -156,7 +156,7 @@ class _Follower:
                         yield change
                     if is_initial_end:
                         self.retry_state.observer.on_listed()
-                        yield _build_synced(self._resource_version)
+                        yield _build_synced_change(self._resource_version)
         except (NotFound, Rejected) as error:  # the version is too old, or the server does not support the query
             if self._resource_version and not isinstance(error, NotFound):
                 self.retry_state.record_failure(error)
@@ -178,7 +178,7 @@ class _Follower:
             await self.retry_state.wait_backoff()
 
 
-def _build_synced(resource_version: str) -> Change:
+def _build_synced_change(resource_version: str) -> Change:
     return Change("SYNCED", {"metadata": {"resourceVersion": resource_version}})
 
 

@@ -30,9 +30,9 @@ from kube.client.deadline import get_seconds_left
 from kube.client.paging import ListResult
 from kube.evictions.planner import EvictionPlan
 from kube.evictions.requests import BUDGET_REASON, Removal
-from kube.evictions.tracker import EvictionTracker, InFlightEviction, LateReporter
+from kube.evictions.tracker import EvictionTracker, InFlightEviction, LateEvictionReporter
 from kube.pods import DrainOptions, Pod
-from kube.resource_versions import find_oldest
+from kube.resource_versions import find_oldest_resource_version
 
 PASS_SECONDS = 1.0
 """Seconds after which a pass starts no further evictions; the next pass evicts the remaining pods."""
@@ -90,14 +90,14 @@ class ExecutionOptions:
         own_pod_name: Name of the pod that this process runs in. It is evicted alone, after all earlier evictions from
             any node have a response and are reported. An exiting process could not report their outcomes.
         is_replay: Whether this is a replay, which ignores the evictions that other passes sent.
-        report_late: Function that receives the pods whose eviction is granted after the pass has ended,
+        late_eviction_reporter: Function that receives the pods whose eviction is granted after the pass has ended,
             if no later pass collects them.
     """
 
     node_name: str = ""
     own_pod_name: str = ""
     is_replay: bool = False
-    report_late: LateReporter | None = None
+    late_eviction_reporter: LateEvictionReporter | None = None
 
     def is_own_pod(self, pod: Pod) -> bool:
         """Return whether this process runs in the pod."""
@@ -129,7 +129,7 @@ async def execute_eviction_plan(
             replace(outcome, in_flight=sent_before),
         )
     executor = _PlanExecutor(
-        tracker, plan, options.report_late, started + min(PASS_SECONDS, seconds_left), started + seconds_left
+        tracker, plan, options.late_eviction_reporter, started + min(PASS_SECONDS, seconds_left), started + seconds_left
     )
     outcome += await executor.evict(lambda pod: not options.is_own_pod(pod))
     if not options.is_replay:
@@ -152,7 +152,7 @@ class _PlanExecutor:
 
     tracker: EvictionTracker
     plan: EvictionPlan
-    report_late: LateReporter | None
+    late_eviction_reporter: LateEvictionReporter | None
     send_deadline: float
     response_deadline: float
 
@@ -199,7 +199,7 @@ class _PlanExecutor:
         remaining = deque(sorted(random.sample(pods, len(pods)), key=self.tracker.has_sent_eviction, reverse=True))
         while remaining and not any(eviction.is_refused(BUDGET_REASON) for eviction in sent):
             eviction = await self.tracker.send_eviction_once(
-                remaining[0], self.send_deadline, budget_key, options, self.report_late
+                remaining[0], self.send_deadline, budget_key, options, self.late_eviction_reporter
             )
             if eviction is None:
                 break
@@ -231,7 +231,9 @@ async def list_covering_budgets(api: Api, pods: Iterable[Pod], resource_version:
         *(api.list(path, resource_version=resource_version) for path in list_paths_of_covering_budgets(pods))
     )
     items = [budget for budget_list in lists for budget in budget_list["items"]]
-    return ListResult(items, find_oldest(str(budget_list["metadata"]["resourceVersion"]) for budget_list in lists))
+    return ListResult(
+        items, find_oldest_resource_version(str(budget_list["metadata"]["resourceVersion"]) for budget_list in lists)
+    )
 
 
 async def collect_late_evictions(api: Api, node_name: str) -> list[dict[str, str]]:

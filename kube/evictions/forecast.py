@@ -16,7 +16,7 @@ from kube.budgets import (
     Budget,
     covers,
     format_budget_key,
-    may_evict_as_unready,
+    may_evict_unready_pod,
     requires_all_pods,
 )
 from kube.evictions.planner import BudgetQueue, plan_evictions
@@ -134,10 +134,10 @@ def _forecast_budget(
     admitted = queue.admitted if queue else []
     if len(admitted) == len(pods):
         return BudgetForecast(budget, pods, len(admitted), ADMITS, 1)
-    slots = len([pod for pod in admitted if not may_evict_as_unready(budget, pod)])
+    slots = len([pod for pod in admitted if not may_evict_unready_pod(budget, pod)])
     if not slots:
         return BudgetForecast(budget, pods, len(admitted), NEVER if requires_all_pods(budget) else BLOCKS)
-    counted = [pod for pod in pods if not may_evict_as_unready(budget, pod)]
+    counted = [pod for pod in pods if not may_evict_unready_pod(budget, pod)]
     lost = sum(get_uid(pod) in lost_uids for pod in counted)
     if lost >= slots:
         return BudgetForecast(budget, pods, len(admitted), RUNS_OUT)

@@ -22,7 +22,7 @@ from kube.evictions.limiters import EvictionLimiter
 from kube.evictions.requests import Removal, interpret_error, send_eviction
 from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions, Pod, get_node_name, get_uid, is_terminating
 
-LateReporter: TypeAlias = Callable[[list[dict[str, str]]], None]
+LateEvictionReporter: TypeAlias = Callable[[list[dict[str, str]]], None]
 """Function that receives a pass's granted evictions that no pass collected, as pods `{namespace, name, uid}`."""
 EVICTION_TIMEOUT_SECONDS = 30.0
 """Timeout of an eviction: an admission webhook may take 10 s by default, and there are up to three attempts."""
@@ -60,7 +60,7 @@ class InFlightEviction:
         expiry_timer: Timer that drops this record.
         pod_reference: The pod as `{namespace, name, uid}`.
         node_name: Name of the pod's node.
-        report_late: The `LateReporter` of the pass that sent the eviction,
+        late_eviction_reporter: The `LateEvictionReporter` of the pass that sent the eviction,
             None if an outcome after the end of that pass needs no report.
         escalation_action: Action of the escalation step that deletes the pod, "" for an eviction.
     """
@@ -70,7 +70,7 @@ class InFlightEviction:
     expiry_timer: asyncio.TimerHandle
     pod_reference: dict[str, str]
     node_name: str
-    report_late: LateReporter | None
+    late_eviction_reporter: LateEvictionReporter | None
     escalation_action: str = ""
 
     @property
@@ -116,7 +116,7 @@ class EvictionTracker:
         deadline: float,
         budget_key: str = "",
         options: DrainOptions = DEFAULT_DRAIN_OPTIONS,
-        report_late: LateReporter | None = None,
+        late_eviction_reporter: LateEvictionReporter | None = None,
     ) -> InFlightEviction | None:
         """Return the pod's eviction in flight, or send a new one; return None if it cannot start before `deadline`.
 
@@ -138,7 +138,7 @@ class EvictionTracker:
             asyncio.get_running_loop().call_later(ttl_seconds, self._handle_expiry, uid),
             build_object_reference(pod),
             get_node_name(pod),
-            report_late,
+            late_eviction_reporter,
             options.escalation_action,
         )
         limiter.track(self._evictions[uid].task)
@@ -207,17 +207,19 @@ class EvictionTracker:
         """
         if tasks := [sent.task for sent in self._evictions.values()]:
             await asyncio.wait(tasks, timeout=SHUTDOWN_WAIT_SECONDS)
-        for report_late in {sent.report_late for sent in self._evictions.values()}:
-            self._report_late(report_late)
+        for late_eviction_reporter in {sent.late_eviction_reporter for sent in self._evictions.values()}:
+            self._report_late_evictions_of_pass(late_eviction_reporter)
 
-    def _report_late(self, report_late: LateReporter | None) -> None:
+    def _report_late_evictions_of_pass(self, late_eviction_reporter: LateEvictionReporter | None) -> None:
         """Report the granted, uncollected evictions of one pass, and mark them as collected."""
-        if report_late and (pods := self._collect_granted(lambda sent: sent.report_late is report_late)):
-            report_late(pods)
+        if late_eviction_reporter and (
+            pods := self._collect_granted(lambda sent: sent.late_eviction_reporter is late_eviction_reporter)
+        ):
+            late_eviction_reporter(pods)
 
     def _handle_expiry(self, pod_uid: str) -> None:
         """Drop an eviction whose outcome no pass collected; first report its pass's granted evictions."""
-        self._report_late(self._evictions[pod_uid].report_late)
+        self._report_late_evictions_of_pass(self._evictions[pod_uid].late_eviction_reporter)
         self._drop_record(pod_uid)
 
     def _drop_record(self, pod_uid: str) -> InFlightEviction | None:

@@ -102,10 +102,10 @@ def build_blocked_pods(
 def get_blocking_key(blocked_pod: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what identifies an entry of `status.blockedPods`: the pod, the cause and the PodDisruptionBudget."""
     namespace, name, reason, budget = (blocked_pod.get(field) for field in ("namespace", "name", "reason", "budget"))
-    return namespace, name, get_cause(reason), budget
+    return namespace, name, get_blocking_cause(reason), budget
 
 
-def get_cause(reason: object) -> str:
+def get_blocking_cause(reason: object) -> str:
     """Return the reason, or "Refused" for the reasons that alternate during an escalation step.
 
     If both the eviction and the deletion of a pod are refused, the reason changes with every attempt. The time since
@@ -208,19 +208,19 @@ def add_retry_after(blocked: Iterable[BlockedPod], maintenance: Maintenance, now
     return [_add_retry_after(item, since_by_key.get(_build_cause_key(item)), now) for item in blocked]
 
 
-def was_blocked(blocked_pod: BlockedPod, maintenance: Maintenance) -> bool:
+def was_blocked_by_same_cause(blocked_pod: BlockedPod, maintenance: Maintenance) -> bool:
     """Return whether the status already lists the pod as blocked by the same cause."""
     return _build_cause_key(blocked_pod) in _map_blocked_since(maintenance)
 
 
 def _build_cause_key(blocked_pod: BlockedPod) -> tuple[str, str, str]:
-    return blocked_pod.pod["namespace"], blocked_pod.pod["name"], get_cause(blocked_pod.reason)
+    return blocked_pod.pod["namespace"], blocked_pod.pod["name"], get_blocking_cause(blocked_pod.reason)
 
 
 def _map_blocked_since(maintenance: Maintenance) -> dict[tuple[str, str, str], object]:
     """Return the time since which the status lists a pod as blocked, by namespace, name and cause."""
     return {
-        (item["namespace"], item["name"], get_cause(item["reason"])): item.get("since")
+        (item["namespace"], item["name"], get_blocking_cause(item["reason"])): item.get("since")
         for item in get_blocked_pods(maintenance)
     }
 

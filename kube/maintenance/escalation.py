@@ -61,7 +61,7 @@ class EscalationStep:
         """Return the step as in `spec.drain.escalation`."""
         return {"action": self.action, "after": self.after}
 
-    def as_status(self, now: datetime) -> Object:
+    def build_status_fields(self, now: datetime) -> Object:
         """Return the value of `status.escalation` for a step that begins now."""
         return {**self.as_data(), "time": format_time(now)}
 
@@ -147,7 +147,7 @@ def _quote_value(value: object) -> str:
     return f'"{truncate(str(value), MAX_VALUE_CHARACTERS)}"'
 
 
-def get_start_time(maintenance: Maintenance) -> datetime | None:
+def get_drain_start_time(maintenance: Maintenance) -> datetime | None:
     """Return the time when the drain began, None if the status does not contain a valid time."""
     return _parse_status_time(get_status(maintenance).get("startTime"))
 
@@ -157,19 +157,19 @@ def _parse_status_time(value: object) -> datetime | None:
     return time if time is not None and time < LATEST_TIME else None
 
 
-def compute_deadline(maintenance: Maintenance, start: datetime | None) -> datetime | None:
+def compute_drain_deadline(maintenance: Maintenance, start: datetime | None) -> datetime | None:
     """Return the deadline of a drain that began at `start`, None if the spec has no deadline."""
     deadline = parse_drain_schedule(maintenance).deadline
     return None if deadline is None or start is None else start + deadline
 
 
-def has_passed_deadline(maintenance: Maintenance, start: datetime | None, now: datetime) -> bool:
+def has_passed_drain_deadline(maintenance: Maintenance, start: datetime | None, now: datetime) -> bool:
     """Return whether the deadline of a drain that began at `start` has passed."""
-    deadline = compute_deadline(maintenance, start)
+    deadline = compute_drain_deadline(maintenance, start)
     return deadline is not None and now >= deadline
 
 
-def find_current_step(maintenance: Maintenance) -> EscalationStep | None:
+def find_current_escalation_step(maintenance: Maintenance) -> EscalationStep | None:
     """Return the escalation step in `status.escalation`, None if the spec does not contain that step."""
     recorded = _get_recorded_step(maintenance)
     steps = parse_drain_schedule(maintenance).steps
@@ -181,13 +181,13 @@ def _get_recorded_step(maintenance: Maintenance) -> Mapping[str, Any]:
     return recorded if isinstance(recorded, dict) else {}
 
 
-def find_due_step(maintenance: Maintenance, now: datetime) -> EscalationStep | None:
+def find_due_escalation_step(maintenance: Maintenance, now: datetime) -> EscalationStep | None:
     """Return the escalation step after the current one if that step is due, otherwise None."""
-    following = find_next_step(maintenance, now)
+    following = find_next_escalation_step(maintenance, now)
     return following.step if following and now >= following.due_at else None
 
 
-def find_next_step(maintenance: Maintenance, now: datetime) -> NextStep | None:
+def find_next_escalation_step(maintenance: Maintenance, now: datetime) -> NextStep | None:
     """Return the escalation step after the current one, None if no step will begin.
 
     The interval between two steps is at least that in the spec, even if the earlier step began late. Otherwise, after
@@ -198,8 +198,8 @@ def find_next_step(maintenance: Maintenance, now: datetime) -> NextStep | None:
     """
     steps, current, start = (
         parse_drain_schedule(maintenance).steps,
-        find_current_step(maintenance),
-        get_start_time(maintenance),
+        find_current_escalation_step(maintenance),
+        get_drain_start_time(maintenance),
     )
     index = steps.index(current) + 1 if current else 0
     has_ended = get_status(maintenance).get("phase") == SUCCEEDED
@@ -215,29 +215,29 @@ def find_next_step(maintenance: Maintenance, now: datetime) -> NextStep | None:
 
 def has_unreported_escalation(maintenance: Maintenance, now: datetime) -> bool:
     """Return whether the status lacks the passed deadline, the due step, or the start time that both depend on."""
-    schedule, start = parse_drain_schedule(maintenance), get_start_time(maintenance)
+    schedule, start = parse_drain_schedule(maintenance), get_drain_start_time(maintenance)
     if schedule.deadline is None and not schedule.steps:
         return False
     is_deadline_reported = get_condition(maintenance, "Drained").get("reason") == DEADLINE_EXCEEDED
     return (
         start is None
-        or (has_passed_deadline(maintenance, start, now) and not is_deadline_reported)
-        or find_due_step(maintenance, now) is not None
+        or (has_passed_drain_deadline(maintenance, start, now) and not is_deadline_reported)
+        or find_due_escalation_step(maintenance, now) is not None
     )
 
 
-def determine_start_time(maintenance: Maintenance, now: datetime, *, is_drained: bool) -> datetime | None:
+def determine_drain_start_time(maintenance: Maintenance, now: datetime, *, is_drained: bool) -> datetime | None:
     """Return the time when the drain began: `now` for the first status, and for a new pod on a drained node.
 
     The result is None for a drained node whose status has no start time, because an earlier release wrote the status.
     """
-    start = get_start_time(maintenance)
+    start = get_drain_start_time(maintenance)
     if get_status(maintenance).get("phase") == SUCCEEDED:
         return start if is_drained else now
     return start or now
 
 
-def select_deletions(
+def select_pods_to_delete(
     maintenance: Maintenance, pods: Iterable[Pod], blocked: Iterable[BlockedPod], now: datetime
 ) -> list[Pod]:
     """Return the pods that the current escalation step deletes.
@@ -246,11 +246,15 @@ def select_deletions(
     Pods that their controller would recreate on this node stay, such as DaemonSet pods. Virt-launcher pods also stay,
     because their VMs would shut down instead of migrating.
     """
-    step = find_current_step(maintenance)
+    step = find_current_escalation_step(maintenance)
     if step is None:
         return []
     reason_by_uid = {item.pod["uid"]: item.reason for item in blocked}
-    refused = {f"{item['namespace']}/{item['name']}" for item in get_blocked_pods(maintenance) if _is_refusal(item)}
+    refused = {
+        f"{item['namespace']}/{item['name']}"
+        for item in get_blocked_pods(maintenance)
+        if _is_permanently_refused_eviction(item)
+    }
     return [
         pod
         for pod in pods
@@ -260,7 +264,7 @@ def select_deletions(
     ]
 
 
-def _is_refusal(blocked_pod: Mapping[str, Any]) -> bool:
+def _is_permanently_refused_eviction(blocked_pod: Mapping[str, Any]) -> bool:
     """Return whether the API server, a webhook or a policy refused the eviction and would refuse it again."""
     reason, message = blocked_pod["reason"], str(blocked_pod.get("message") or "")
     return reason == "Forbidden" or (reason == "Error" and bool(REFUSAL_PATTERN.search(message)))

@@ -14,7 +14,7 @@ from kube.client.paging import ListResult, list_all
 from kube.maintenance.groups import GROUPS, ApiGroup
 from kube.maintenance.objects import Maintenance, get_node_name, is_deleting
 from kube.maintenance.quorum import CONTROL_PLANE_LABELS, ETCD_NAMESPACE, GUARD_BUDGET_NAMES, ControlPlaneSnapshot
-from kube.nodes import NODES_PATH, is_labelled_for
+from kube.nodes import NODES_PATH, is_labelled_with_maintenance
 from kube.paths import Object, build_node_name_selector, build_pods_on_node_query
 from kube.pods import Pod, get_controller, get_uid, is_daemonset_pod
 from kube.trimming import POD_LIST_DECODER, trim_pod_for_drain
@@ -174,6 +174,6 @@ async def read_control_plane(
         for (name, node), items in zip(nodes.items(), maintenances_by_node, strict=True)
         for item in items
         if item["metadata"]["uid"] != excluded_uid
-        and (is_disruption(item) or is_labelled_for(node, item["metadata"]["uid"]))
+        and (is_disruption(item) or is_labelled_with_maintenance(node, item["metadata"]["uid"]))
     }
     return ControlPlaneSnapshot(list(nodes.values()), maintained_nodes, guard_budgets, pods)

@@ -201,11 +201,11 @@ def _build_schedule_fields(
 
     `reported_step` is the step that `resync` found to be due. It begins only if it is still the due step.
     """
-    start = escalation.determine_start_time(maintenance, now, is_drained=is_drained)
-    step = get_status(maintenance).get("escalation") if escalation.find_current_step(maintenance) else None
-    due_step = escalation.find_due_step(maintenance, now)
+    start = escalation.determine_drain_start_time(maintenance, now, is_drained=is_drained)
+    step = get_status(maintenance).get("escalation") if escalation.find_current_escalation_step(maintenance) else None
+    due_step = escalation.find_due_escalation_step(maintenance, now)
     if due_step and due_step.as_data() == reported_step:
-        step = due_step.as_status(now)
+        step = due_step.build_status_fields(now)
     return {"startTime": format_time(start) if start else None, "escalation": None if is_drained else step}
 
 
@@ -298,7 +298,7 @@ def _build_drained_condition(
     has_failed_step = status["lastError"] and not status["errorOnLeaseCount"]
     reason = "Blocked" if blocked else "StepFailed" if has_failed_step else "Draining"
     message = _format_remaining_pods(status, pending, blocked)
-    if escalation.has_passed_deadline(maintenance, parse_time(status["startTime"]), now):
+    if escalation.has_passed_drain_deadline(maintenance, parse_time(status["startTime"]), now):
         reason = escalation.DEADLINE_EXCEEDED
         message += f"; not drained within the deadline of {get_spec(maintenance)['drain']['deadline']}"
     if step := status["escalation"]:

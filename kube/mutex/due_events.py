@@ -87,7 +87,7 @@ class ObservedRun:
         entry = run_record.get_job_entry(self.record, self.node_name, due) if due else {}
         if not entry.get("name"):
             return None
-        return jobs.get_outcome(self.snapshot.jobs.get(Reference(entry["namespace"], entry["name"])))
+        return jobs.get_job_outcome(self.snapshot.jobs.get(Reference(entry["namespace"], entry["name"])))
 
     def _has_cleanup(self, rule: Reference) -> bool:
         return rule not in self.snapshot.rules or jobs.has_cleanup(self.snapshot.rules[rule])
@@ -189,7 +189,9 @@ def find_due_events_of_rule(rule: Resource, now: datetime) -> list[DueEvent]:
     if is_deleting(rule):
         return []
     is_check_due = condition.get("status") != "True" and is_full_check_due(rule["metadata"]["uid"], now)
-    return [] if validation.is_validated(rule) and not is_check_due else [DueEvent.RULE_CHECK_PENDING]
+    return (
+        [] if validation.is_current_generation_validated(rule) and not is_check_due else [DueEvent.RULE_CHECK_PENDING]
+    )
 
 
 def find_due_events_of_target(target: Resource, snapshot: RunSnapshot) -> list[DueEvent]:
@@ -352,13 +354,13 @@ def _find_correction_events(observed: ObservedRun) -> Iterator[DueEvent]:
         claims.are_pools_paused(record, pools) and claims.are_pools_claimed(record, pools)
     ):
         yield DueEvent.POOLS_CLAIMED
-    if record.get("labelledAt") and not _are_nodes_gated(observed):
+    if record.get("labelledAt") and not _do_all_nodes_have_run_labels(observed):
         yield DueEvent.POOLS_PAUSED
     elif record.get("editedAt") and not claims.are_pools_edited(record, pools):
         yield DueEvent.NODES_LABELLED
 
 
-def _are_nodes_gated(observed: ObservedRun) -> bool:
+def _do_all_nodes_have_run_labels(observed: ObservedRun) -> bool:
     """Return whether all unreleased nodes of the run have the run's labels.
 
     A recorded node that was deleted, or replaced by a node with the same name, no longer belongs to the run.

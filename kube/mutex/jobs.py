@@ -193,7 +193,7 @@ def find_overridden_variables(rule: Resource) -> list[str]:
     return sorted(overridden)
 
 
-def get_outcome(job: Mapping[str, Any] | None) -> JobOutcome:
+def get_job_outcome(job: Mapping[str, Any] | None) -> JobOutcome:
     """Return the outcome of a Job; None stands for a Job that no longer exists, whose result is unknown."""
     if job is None:
         return JobOutcome.VANISHED
@@ -208,7 +208,7 @@ def get_outcome(job: Mapping[str, Any] | None) -> JobOutcome:
     )
 
 
-def format_failure(job: Mapping[str, Any] | None) -> str:
+def format_job_failure(job: Mapping[str, Any] | None) -> str:
     """Return why the Job failed, according to its condition."""
     if job is None:
         return "it was deleted before its result was known"

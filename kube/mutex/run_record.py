@@ -350,7 +350,7 @@ def build_resume_change(run: Resource, has_cleanup: HasCleanup, now: datetime) -
     if not name:
         return change
     due = find_due_job(record, name, has_cleanup)
-    node: Object = {"releasedAt": format_time(now)} if _awaits_upgrade(record, name) else {}
+    node: Object = {"releasedAt": format_time(now)} if _is_released_but_not_upgraded(record, name) else {}
     entry = get_job_entry(record, name, due) if due else {}
     if due and entry.get("name") and entry["name"] == record["failure"].get("job"):
         attempt = int(entry.get("attempt") or 1) + 1
@@ -362,10 +362,10 @@ def build_time_extension(run: Resource, now: datetime) -> Object:
     """Build the status change that gives a released node its full time again; {} if no node awaits its upgrade."""
     record = get_record(run)
     name = get_current_node(record)
-    is_released = bool(name) and _awaits_upgrade(record, name)
+    is_released = bool(name) and _is_released_but_not_upgraded(record, name)
     return {"record": {"nodes": {name: {"releasedAt": format_time(now)}}}} if is_released else {}
 
 
-def _awaits_upgrade(record: RunRecord, name: str) -> bool:
+def _is_released_but_not_upgraded(record: RunRecord, name: str) -> bool:
     node = record["nodes"][name]
     return bool(node.get("releasedAt")) and not node.get("upgradedAt")

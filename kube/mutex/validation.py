@@ -74,7 +74,7 @@ def get_pool_names(target: Resource) -> list[str]:
     return [str(name) for name in target["spec"].get("machineConfigPools") or []]
 
 
-def is_validated(obj: Resource) -> bool:
+def is_current_generation_validated(obj: Resource) -> bool:
     """Return whether the current generation of a rule or target was validated, with any result."""
     return bool(
         get_condition(obj, VALID_CONFIG_CONDITION).get("observedGeneration") == obj["metadata"].get("generation")

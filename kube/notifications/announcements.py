@@ -17,15 +17,15 @@ from typing import Any
 from kube.budgets import ESCALATION_REASON, PROGRESSING_REASONS
 from kube.kubernetes_events import NORMAL_TYPE, WARNING_TYPE, KubernetesEvent, build_event
 from kube.maintenance.blocked_groups import BlockedGroup, group_blocked_pods
-from kube.maintenance.blocked_pods import get_cause
+from kube.maintenance.blocked_pods import get_blocking_cause
 from kube.maintenance.escalation import (
     DELETABLE_BUDGET_REASONS,
     DELETE,
     DELETE_NOW,
     DELETE_UNREADY,
-    compute_deadline,
-    find_next_step,
-    get_start_time,
+    compute_drain_deadline,
+    find_next_escalation_step,
+    get_drain_start_time,
 )
 from kube.maintenance.objects import (
     Maintenance,
@@ -135,7 +135,7 @@ class RecordLog:
         """Return the records with this reason, limited to the maintenance `uid` if that is not empty."""
         return [item for item in self._records if item.reason == reason and uid in ("", item.uid)]
 
-    def list_open(self) -> list[AnnouncementRecord]:
+    def list_open_announcements(self) -> list[AnnouncementRecord]:
         """Return the records of announced blockages whose end is not announced yet."""
         ended = {item.blockage_id for item in self.select(UNBLOCKED_REASON)}
         return [item for item in self.select(BLOCKED_REASON) if item.blockage_id not in ended]
@@ -144,9 +144,9 @@ class RecordLog:
         """Return whether the blockage is not announced now, and was last announced at least `REPEAT_DELAY` ago."""
         earlier = [item for item in self.select(BLOCKED_REASON, blockage.uid) if item.key == blockage.key]
         is_recent = any(item.recorded_at is None or now - item.recorded_at < REPEAT_DELAY for item in earlier)
-        return not is_recent and not any(item in self.list_open() for item in earlier)
+        return not is_recent and not any(item in self.list_open_announcements() for item in earlier)
 
-    def is_sent(self, notification_id: str) -> bool:
+    def is_notification_sent(self, notification_id: str) -> bool:
         """Return whether the notification with this id has been sent."""
         return any(item.key == notification_id for item in self.select(SENT_REASON))
 
@@ -162,7 +162,7 @@ def find_blockages(maintenance: Maintenance) -> list[Blockage]:
     blockages: dict[str, Blockage] = {}
     for group in group_blocked_pods(get_blocked_pods(maintenance), format_full_name(maintenance)):
         if group.reason not in PROGRESSING_REASONS:
-            key = f"{get_cause(group.reason)} {group.budget_key}".rstrip()
+            key = f"{get_blocking_cause(group.reason)} {group.budget_key}".rstrip()
             blockages.setdefault(key, Blockage(maintenance, key, group))
     return list(blockages.values())
 
@@ -176,7 +176,11 @@ def find_ended_blockages(log: RecordLog, blockages: Iterable[Blockage]) -> list[
     existing = list(blockages)
     current = {(item.uid, item.key) for item in existing}
     refused = {item.uid for item in existing if item.group.reason == ESCALATION_REASON}
-    over = [item for item in log.list_open() if (item.uid, item.key) not in current and item.uid not in refused]
+    over = [
+        item
+        for item in log.list_open_announcements()
+        if (item.uid, item.key) not in current and item.uid not in refused
+    ]
     return [replace(item, reason=UNBLOCKED_REASON, recorded_at=None) for item in over]
 
 
@@ -220,9 +224,9 @@ def describe_blockage(blockage: Blockage, now: datetime) -> str:
 def _describe_deadline_and_next_step(blockage: Blockage, now: datetime) -> str:
     """Return the drain's deadline, and what the next escalation step does with the pods; "" if there is neither."""
     parts = []
-    if deadline := compute_deadline(blockage.maintenance, get_start_time(blockage.maintenance)):
+    if deadline := compute_drain_deadline(blockage.maintenance, get_drain_start_time(blockage.maintenance)):
         parts.append(f"the drain's deadline {'is' if now < deadline else 'was'} {_format_clock_time(deadline, now)}")
-    following = find_next_step(blockage.maintenance, now)
+    following = find_next_escalation_step(blockage.maintenance, now)
     if following and blockage.group.reason in DELETABLE_BUDGET_REASONS:
         parts.append(f"at {_format_clock_time(following.due_at, now)}, {STEP_EFFECTS[following.step.action]}")
     text = "; ".join(parts)
@@ -234,7 +238,7 @@ def _format_clock_time(time: datetime, now: datetime) -> str:
     return f"{time:%H:%M} UTC" if time.date() == now.date() else f"{time:%Y-%m-%d %H:%M} UTC"
 
 
-def describe_end(record: AnnouncementRecord) -> str:
+def describe_blockage_end(record: AnnouncementRecord) -> str:
     """Return the message that an announced blockage has ended."""
     return f'the drain of node "{record.node}" is no longer blocked by this cause: {record.key}'
 
@@ -257,7 +261,7 @@ def _build_event(record: AnnouncementRecord, regarding: Reference, message: str,
     return build_event(KubernetesEvent(regarding, record.reason, message, event_type, series), now)
 
 
-def parse_record(event: Mapping[str, Any]) -> AnnouncementRecord | None:
+def parse_announcement_record(event: Mapping[str, Any]) -> AnnouncementRecord | None:
     """Return the record in an Event; None if the Event has none, or has a malformed one from another client."""
     annotation = (event["metadata"].get("annotations") or {}).get(RECORD_ANNOTATION)
     if annotation is None or event.get("reason") not in RECORD_REASONS:

@@ -12,7 +12,7 @@ from kube.client.api_errors import Denied, NotFound
 from kube.client.paging import list_all
 from kube.maintenance.blocked_groups import BlockedGroup
 from kube.maintenance.kubernetes_events import EVENTS_PATH
-from kube.notifications.announcements import AnnouncementRecord, Reference, parse_record
+from kube.notifications.announcements import AnnouncementRecord, Reference, parse_announcement_record
 from kube.paths import Object, encode_path_segment
 from kube.pods import get_controller
 
@@ -27,7 +27,7 @@ async def list_records(api: Api, uid: str = "") -> list[AnnouncementRecord]:
     """Return the announcement records of the maintenance with this uid, or of all maintenances if `uid` is empty."""
     fields = f"involvedObject.kind=NodeMaintenance{f',involvedObject.uid={uid}' if uid else ''}"
     listed = await list_all(api, EVENTS_PATH, field_selector=fields)
-    return [record for item in listed.items if (record := parse_record(item))]
+    return [record for item in listed.items if (record := parse_announcement_record(item))]
 
 
 async def find_announcement_objects(api: Api, group: BlockedGroup) -> list[Reference]:

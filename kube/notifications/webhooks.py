@@ -35,7 +35,7 @@ from kube.notifications.announcements import (
     RecordLog,
     build_reference,
     describe_blockage,
-    describe_end,
+    describe_blockage_end,
 )
 from kube.paths import Object
 from kube.times import parse_time_or_none
@@ -158,15 +158,15 @@ def find_notifications(
     uid = maintenance["metadata"]["uid"]
     current = {item.key: item for item in blockages}
     found = []
-    for record in log.list_open():
+    for record in log.list_open_announcements():
         if record.uid == uid and record.key in current:
             found.append(_build_blocked_notification(current[record.key], record, now))
     for record in log.select(UNBLOCKED_REASON, uid):
-        if log.is_sent(_build_notification_id(uid, BLOCKED_REASON, record.key, record.since)):
+        if log.is_notification_sent(_build_notification_id(uid, BLOCKED_REASON, record.key, record.since)):
             found.append(_build_unblocked_notification(maintenance, record))
     if is_recently_ended(maintenance, now):
         found.append(_build_drain_end_notification(maintenance))
-    return [item for item in found if not log.is_sent(item.id)]
+    return [item for item in found if not log.is_notification_sent(item.id)]
 
 
 def _build_notification_id(*parts: str) -> str:
@@ -194,7 +194,7 @@ def _build_blocked_notification(blockage: Blockage, record: AnnouncementRecord, 
 
 def _build_unblocked_notification(maintenance: Maintenance, record: AnnouncementRecord) -> Notification:
     reason, _, budget = record.key.partition(" ")
-    data = {"reason": reason, "budget": budget, "since": record.since, "message": describe_end(record)}
+    data = {"reason": reason, "budget": budget, "since": record.since, "message": describe_blockage_end(record)}
     notification_id = _build_notification_id(record.uid, UNBLOCKED_REASON, record.key, record.since)
     return _build_notification(notification_id, UNBLOCKED_TYPE, maintenance, data)
 

@@ -22,7 +22,7 @@ from kube.virtualization.vmis import (
     get_vmi_key,
     has_failed,
     is_finished,
-    is_migrated_by,
+    is_migration_of_vmi,
 )
 
 MOVES, RESTARTS, STOPS, BLOCKS = "moves", "restarts", "stops", "blocks"
@@ -136,7 +136,7 @@ def build_vmi_reports(snapshot: VmiSnapshot) -> list[Object]:
     vmis_by_key = {get_key(vmi): vmi for vmi in snapshot.vmis}
     for migration in sorted(snapshot.migrations, key=_build_age_key):
         vmi_key = get_vmi_key(migration)
-        if vmi_key in vmis_by_key and is_migrated_by(vmis_by_key[vmi_key], migration):
+        if vmi_key in vmis_by_key and is_migration_of_vmi(vmis_by_key[vmi_key], migration):
             latest[vmi_key] = migration
     reported = {vmi_key: item for vmi_key, item in latest.items() if not is_finished(item) or has_failed(item)}
     return [_build_vmi_report(vmi, snapshot, reported.get(vmi_key)) for vmi_key, vmi in sorted(vmis_by_key.items())]

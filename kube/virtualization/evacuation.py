@@ -30,8 +30,8 @@ from kube.virtualization.vmis import (
     group_by_vmi,
     has_failed,
     is_finished,
-    is_migrated_by,
-    is_protected,
+    is_migration_of_vmi,
+    requires_migration_before_eviction,
 )
 
 DEFAULT_MIGRATIONS_PER_CLUSTER, DEFAULT_MIGRATIONS_PER_NODE = 5, 2
@@ -103,7 +103,7 @@ class MigrationHistory:
     @cached_property
     def unfinished(self) -> Resource | None:
         """Return the VMI's unfinished migration, None if there is none."""
-        own = [item for item in self.migrations if not is_finished(item) and is_migrated_by(self.vmi, item)]
+        own = [item for item in self.migrations if not is_finished(item) and is_migration_of_vmi(self.vmi, item)]
         return own[-1] if own else None
 
     @cached_property
@@ -185,7 +185,7 @@ def plan_evacuation(
     )
     candidates: list[tuple[int, MigrationHistory]] = []
     for history in histories:
-        if get_node_name(history.vmi) not in drained_nodes or not is_protected(history.vmi):
+        if get_node_name(history.vmi) not in drained_nodes or not requires_migration_before_eviction(history.vmi):
             continue
         refusal = (refusals or {}).get(history.next_name)
         if wait := history.find_wait(refusal, now):

@@ -33,7 +33,7 @@ from kube.virtualization.vmis import (
     group_by_vmi,
     has_failed,
     is_finished,
-    is_migrated_by,
+    is_migration_of_vmi,
     is_stopping,
 )
 
@@ -63,7 +63,7 @@ def get_eviction_strategy(vmi: Resource, kubevirt: Resource | None) -> str:
     return str((vmi.get("spec") or {}).get("evictionStrategy") or cluster_default or "")
 
 
-def is_protected_by(kubevirt: Resource, vmi: Resource) -> bool:
+def does_kubevirt_protect_vmi(kubevirt: Resource, vmi: Resource) -> bool:
     """Return whether KubeVirt protects the VMI's virt-launcher pod with a PodDisruptionBudget."""
     strategy = get_eviction_strategy(vmi, kubevirt)
     if strategy == LIVE_MIGRATE_IF_POSSIBLE and get_unmigratable_reason(vmi):
@@ -79,8 +79,8 @@ def find_kubevirt_waits(
     waits: dict[tuple[str, str], Wait] = {}
     for vmi in vmis:
         node = drained_nodes.get(get_node_name(vmi))
-        if node and is_protected_by(kubevirt, vmi):
-            own_migrations = [item for item in migrations_by_vmi[get_key(vmi)] if is_migrated_by(vmi, item)]
+        if node and does_kubevirt_protect_vmi(kubevirt, vmi):
+            own_migrations = [item for item in migrations_by_vmi[get_key(vmi)] if is_migration_of_vmi(vmi, item)]
             waits[get_key(vmi)] = _find_wait(vmi, own_migrations, node, kubevirt)
     return waits
 

@@ -17,7 +17,7 @@ from kube.nodes import NODES_PATH, Node, build_node_path, get_maintenance_uid
 from kube.paths import Object, build_pods_on_node_query
 from kube.virtualization.drain_forecast import VmiSnapshot, get_launched_vmi_key, get_owner_vm_key
 from kube.virtualization.evacuation import EvacuationPlan, MigrationSlots, Wait, plan_evacuation
-from kube.virtualization.kubevirt_evacuation import find_kubevirt_waits, is_protected_by
+from kube.virtualization.kubevirt_evacuation import does_kubevirt_protect_vmi, find_kubevirt_waits
 from kube.virtualization.migration_claims import LEASE_PATH, parse_claims, parse_refusals
 from kube.virtualization.vmis import (
     API_VERSION,
@@ -91,7 +91,7 @@ async def read_kubevirt_waits(api: Api, kubevirt: Resource, vmis: list[Object]) 
 
     If none of these VMIs is on a drained node, only their nodes are read.
     """
-    drained = await _read_draining_nodes(api, [vmi for vmi in vmis if is_protected_by(kubevirt, vmi)])
+    drained = await _read_draining_nodes(api, [vmi for vmi in vmis if does_kubevirt_protect_vmi(kubevirt, vmi)])
     if not drained:
         return {}
     # Migrations are listed before VMIs: if a migration ends in between, its VMI is listed on the target node.

@@ -45,7 +45,7 @@ def group_by_vmi(migrations: Iterable[Resource]) -> Mapping[tuple[str, str], lis
     return groups
 
 
-def is_migrated_by(vmi: Resource, migration: Resource) -> bool:
+def is_migration_of_vmi(vmi: Resource, migration: Resource) -> bool:
     """Return whether the migration belongs to this VMI, not to an earlier VMI with the same name."""
     migration_created, vmi_created = (obj["metadata"].get("creationTimestamp") or "" for obj in (migration, vmi))
     return get_vmi_key(migration) == get_key(vmi) and migration_created >= vmi_created
@@ -86,7 +86,7 @@ def requests_live_migration(vmi: Resource) -> bool:
     return bool((vmi.get("spec") or {}).get("evictionStrategy") == LIVE_MIGRATE)
 
 
-def is_protected(vmi: Resource) -> bool:
+def requires_migration_before_eviction(vmi: Resource) -> bool:
     """Return whether the VMI's virt-launcher pod must not be evicted, because the VMI must migrate instead."""
     return requests_live_migration(vmi) and not is_stopping(vmi)
 

@@ -60,7 +60,7 @@ def find_condition(
         return ""
     chosen = [combinations[index] for index in sorted(selected)]
     others = [combinations[index] for index in sorted(existing - selected)]
-    return _join("or", [_format_box(box) for box in _find_boxes(chosen, others, axes)])
+    return _format_template_call("or", [_format_box(box) for box in _find_boxes(chosen, others, axes)])
 
 
 def _find_boxes(chosen: Sequence[Combination], others: Sequence[Combination], axes: Sequence[Axis]) -> list[Box]:
@@ -82,24 +82,24 @@ def _find_boxes(chosen: Sequence[Combination], others: Sequence[Combination], ax
 def _find_box(chosen: Sequence[Combination], others: Sequence[Combination], axes: Sequence[Axis]) -> Box | None:
     """Return the box with the fewest axes that contains all chosen combinations, or None if it contains another one."""
     box: Box = {axis: frozenset(combination[axis.path] for combination in chosen) for axis in axes}
-    if any(_contains(box, other) for other in others):
+    if any(_is_combination_in_box(box, other) for other in others):
         return None
     for axis in reversed(axes):
         reduced = {kept: options for kept, options in box.items() if kept != axis}
-        if not any(_contains(reduced, other) for other in others):
+        if not any(_is_combination_in_box(reduced, other) for other in others):
             box = reduced
     return box
 
 
-def _contains(box: Box, combination: Combination) -> bool:
+def _is_combination_in_box(box: Box, combination: Combination) -> bool:
     return all(combination[axis.path] in options for axis, options in box.items())
 
 
 def _format_box(box: Box) -> str:
-    return _join("and", [axis.format_condition(options) for axis, options in box.items()])
+    return _format_template_call("and", [axis.format_condition(options) for axis, options in box.items()])
 
 
-def _join(function: str, expressions: Sequence[str]) -> str:
+def _format_template_call(function: str, expressions: Sequence[str]) -> str:
     """Return the call of `and` or `or` with these expressions, or the only expression itself."""
     if len(expressions) == 1:
         return expressions[0]

@@ -75,13 +75,13 @@ class KnativeProduct(EngineProduct):
 
     def enable_oidc(self) -> None:
         """Enable authentication of senders (`authentication-oidc`); return when each Knative object has an identity."""
-        self._switch_oidc(oidc.enable)
+        self._set_oidc_and_provide_tokens(oidc.enable)
 
     def disable_oidc(self) -> None:
         """Disable authentication of senders, which is Knative's default."""
-        self._switch_oidc(oidc.disable)
+        self._set_oidc_and_provide_tokens(oidc.disable)
 
-    def _switch_oidc(self, switch: Callable[[LocalCluster], None]) -> None:
+    def _set_oidc_and_provide_tokens(self, switch: Callable[[LocalCluster], None]) -> None:
         """Enable or disable OIDC with `switch`, and provide all senders with their tokens.
 
         The product's processes read their tokens from files. Knative's adapters restart with new environment variables.

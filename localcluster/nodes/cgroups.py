@@ -66,7 +66,7 @@ def remove_cgroup(cgroup: str) -> None:
             time.sleep(POLL_SECONDS)
 
 
-def remove_leftovers(directory: Path) -> None:
+def remove_leftover_cgroups_and_data(directory: Path) -> None:
     """Remove control groups and containerd data of the cluster in this directory, after its processes have exited."""
     remove_cgroup(get_cgroup_name(directory))
     for folder in (directory / "nodes").glob("*/containerd"):

@@ -27,7 +27,7 @@ from localcluster.programs.build import get_cache_dir, hold_build_lock
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 BIN_DIR = PurePosixPath("/bin")
 CONTAINERD_DIR = "containerd"
-"""The name of each node's containerd root directory; `cgroups.remove_leftovers` removes it."""
+"""The name of each node's containerd root directory; `cgroups.remove_leftover_cgroups_and_data` removes it."""
 MAX_CACHED_STORES = 2
 """Number of recently used image stores to keep besides the current one; each takes up to 2 GB."""
 PARTIAL_PREFIX = "images.new-"
@@ -130,7 +130,7 @@ def install_images(archives: Iterable[Path], snapshotter: str, node_directories:
     store = get_cache_dir() / f"images-{_compute_digest(archive_files, snapshotter)}"
     with hold_build_lock("the images of real nodes", "images.lock"):
         if not store.exists():
-            _evict_stores()
+            _remove_unused_image_stores()
             _import_images(store, archive_files, snapshotter)
         store.touch()
         for folder in node_directories:
@@ -195,7 +195,7 @@ def _link_store(store: Path, target: Path) -> None:
         shutil.copy2(store / database.relative_to(target), database)
 
 
-def _evict_stores() -> None:
+def _remove_unused_image_stores() -> None:
     """Remove stores that were not used recently, and incomplete directories from killed processes.
 
     Call this function before adding a store. It renames a store before it deletes the files, so that a killed process

@@ -106,7 +106,7 @@ class RealNodes(Startable):
             self._switch.kill()
         if self._network:
             self._network.release()
-        cgroups.remove_leftovers(self._cluster.directory)
+        cgroups.remove_leftover_cgroups_and_data(self._cluster.directory)
 
     def get_node(self, name: str) -> RealNode:
         """Return the node with this name."""

@@ -23,7 +23,7 @@ def stop_cluster(directory: Path) -> None:
         was_up = state_directory.is_running(directory)
         if was_up:
             _stop_processes(directory)
-        cgroups.remove_leftovers(directory / state_directory.SERVERS_DIR)
+        cgroups.remove_leftover_cgroups_and_data(directory / state_directory.SERVERS_DIR)
         print("down" if was_up else "no cluster is running")
         state_directory.remove_state_files(directory)
     except PermissionError as error:

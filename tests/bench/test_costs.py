@@ -14,7 +14,7 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from bench.costs import (
-    group_processes,
+    group_pids_by_process_name,
     list_process_tree,
     measure_event_waits,
     measure_longest_queue_time,
@@ -43,7 +43,7 @@ def test_process_group_includes_children_except_podsource(child_argument: str, g
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout
         child = int(parent.stdout.readline())
-        groups = group_processes({"delivery": parent.pid})
+        groups = group_pids_by_process_name({"delivery": parent.pid})
         assert list(list_process_tree(parent.pid)) == [parent.pid, child]
         parent.communicate("\n")
 

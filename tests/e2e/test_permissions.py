@@ -151,10 +151,12 @@ def wait_for_error(drains: NodeDrains, account: str) -> str:
     name = drains.maintenances[-1]["metadata"]["name"]
     user = f'"system:serviceaccount:{OWN_NAMESPACE}:{account}"'
 
-    def names_account(maintenance: object) -> bool:
+    def does_last_error_name_account(maintenance: object) -> bool:
         return isinstance(maintenance, dict) and user in ((maintenance.get("status") or {}).get("lastError") or "")
 
-    maintenance = drains.workload.wait_for_object(f"{MEDIK8S.path}/{name}", names_account, TIMEOUT_SECONDS)
+    maintenance = drains.workload.wait_for_object(
+        f"{MEDIK8S.path}/{name}", does_last_error_name_account, TIMEOUT_SECONDS
+    )
     error = str(maintenance["status"]["lastError"])
     print(error)
     return error

@@ -226,13 +226,13 @@ def proxied_functions(fault_setup: tuple[FaultProxy, Functions]) -> Functions:
 
 
 @pytest.fixture(autouse=True)
-def without_recent_reports() -> None:
+def empty_event_report_cache() -> None:
     """Clear the cache of recently recorded Events, so that this process records them again in the test."""
     EVENT_RECORDER.clear()
 
 
 @pytest.fixture
-def without_in_flight_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_wait_for_events_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make `resync` emit events immediately, even for a maintenance whose status has just been written."""
     monkeypatch.setattr(observation, "IN_FLIGHT_SECONDS", 0)
 

@@ -399,14 +399,14 @@ def find_response_problems(fault_runner: FaultRunner, scenario_name: str, reques
             end_state = read_end_state(workload)
         if not failed:
             yield f"{request}: not sent in the delivery with the fault {remaining_faults.pop(0)}"
-        if not is_same_end_state(scenario_name, end_state, baseline.state) and not needs_administrator(
+        if not is_same_end_state(scenario_name, end_state, baseline.state) and not must_administrator_resume_run(
             scenario_name, request, failed
         ):
             yield f"{request}, {failed}: different end state: {describe_difference(baseline.state, end_state)}"
         has_expected_response = baseline.response.type in {response.type for response in responses}
         if not (
             has_expected_response
-            or needs_administrator(scenario_name, request, failed)
+            or must_administrator_resume_run(scenario_name, request, failed)
             or is_reply_lost(scenario_name, request)
         ):
             yield f"{request}, {failed}: no response had the event type {baseline.response.type}: {responses}"
@@ -438,7 +438,7 @@ def strip_number(request: str) -> str:
     return request.rpartition(" ")[0]
 
 
-def needs_administrator(scenario_name: str, request: str, failed: list[str]) -> bool:
+def must_administrator_resume_run(scenario_name: str, request: str, failed: list[str]) -> bool:
     """Return whether an administrator must resume the run after one of the kinds of fault in `failed`."""
     step_and_request = scenario_name.partition(",")[0], strip_number(request)
     return step_and_request == HALTING_REQUEST and bool({*failed} & {*UNRETRYABLE_FAULTS})

@@ -212,7 +212,7 @@ def test_hints_without_object_do_not_stop_later_passes() -> None:
     step.finish_pass(lambda _event: [])
 
     assert [reply.result(TIMEOUT_SECONDS) for reply in (first, *replies)] == [[], [], [], []]
-    assert causes_pass(step, build_tick())
+    assert does_event_cause_pass(step, build_tick())
 
 
 def test_hint_that_arrives_after_its_deadline_does_not_stop_later_passes(controlled_step: ControlledStep) -> None:
@@ -223,7 +223,7 @@ def test_hint_that_arrives_after_its_deadline_does_not_stop_later_passes(control
     controlled_step.finish_pass(build_evicted_reply)
 
     assert first.result(TIMEOUT_SECONDS)
-    assert causes_pass(controlled_step, build_hint(1))
+    assert does_event_cause_pass(controlled_step, build_hint(1))
 
 
 def test_hint_about_state_read_by_pass_in_progress_causes_no_pass(controlled_step: ControlledStep) -> None:
@@ -261,7 +261,7 @@ def test_hint_without_time_for_pass_is_rejected(controlled_step: ControlledStep)
 
     controlled_step.finish_pass(build_evicted_reply)
     assert first.result(TIMEOUT_SECONDS)
-    assert causes_pass(controlled_step, build_hint(1))
+    assert does_event_cause_pass(controlled_step, build_hint(1))
 
 
 def test_duplicate_of_queued_event_is_rejected(controlled_step: ControlledStep) -> None:
@@ -294,7 +294,7 @@ def test_redelivery_during_pass_of_same_event_is_not_coalesced(controlled_step: 
 
     controlled_step.finish_pass(lambda event: build_evicted_reply(event, "a"))
     assert list_evicted_uids(answer.result(TIMEOUT_SECONDS)[0]) == ["a"]
-    assert causes_pass(controlled_step, event)
+    assert does_event_cause_pass(controlled_step, event)
 
 
 def build_pods_gone_event(
@@ -305,7 +305,7 @@ def build_pods_gone_event(
     )
 
 
-def causes_pass(
+def does_event_cause_pass(
     step: ControlledStep, event: BaseCloudEvent, outcome: Callable[[BaseCloudEvent], Replies] = build_evicted_reply
 ) -> bool:
     """Return whether the event causes a pass; `outcome` is the outcome of that pass."""
@@ -325,23 +325,23 @@ def test_hint_about_state_read_by_last_pass_causes_no_pass(controlled_step: Cont
 
     An ordered broker delivers such hints after the pass. A newer hint, or a hint about another object, causes a pass.
     """
-    assert causes_pass(controlled_step, build_pods_gone_event(1, "12"))
+    assert does_event_cause_pass(controlled_step, build_pods_gone_event(1, "12"))
 
-    assert not causes_pass(controlled_step, build_pods_gone_event(2, "9"))
-    assert not causes_pass(controlled_step, build_pods_gone_event(3, "12"))
-    assert causes_pass(
+    assert not does_event_cause_pass(controlled_step, build_pods_gone_event(2, "9"))
+    assert not does_event_cause_pass(controlled_step, build_pods_gone_event(3, "12"))
+    assert does_event_cause_pass(
         controlled_step,
         build_pods_gone_event(4, "9", OTHER_MAINTENANCE),
         lambda event: build_evicted_reply(event, maintenance=OTHER_MAINTENANCE),
     )
-    assert causes_pass(controlled_step, build_pods_gone_event(5, "13"))
-    assert not causes_pass(controlled_step, build_pods_gone_event(6, "13"))
+    assert does_event_cause_pass(controlled_step, build_pods_gone_event(5, "13"))
+    assert not does_event_cause_pass(controlled_step, build_pods_gone_event(6, "13"))
 
 
 def test_redelivered_event_causes_another_pass(controlled_step: ControlledStep) -> None:
     """Check that a redelivered event causes another pass, because the reply with the first pass's results was lost."""
-    assert causes_pass(controlled_step, build_pods_gone_event(1, "12"))
-    assert causes_pass(controlled_step, build_pods_gone_event(1, "12"))
+    assert does_event_cause_pass(controlled_step, build_pods_gone_event(1, "12"))
+    assert does_event_cause_pass(controlled_step, build_pods_gone_event(1, "12"))
 
 
 def test_hint_about_object_kind_that_last_pass_did_not_read_causes_pass(controlled_step: ControlledStep) -> None:
@@ -349,17 +349,17 @@ def test_hint_about_object_kind_that_last_pass_did_not_read_causes_pass(controll
 
     The last pass in this test read no PodDisruptionBudgets. An event that requests another batch always causes a pass.
     """
-    assert causes_pass(controlled_step, build_pods_gone_event(1, "12"))
+    assert does_event_cause_pass(controlled_step, build_pods_gone_event(1, "12"))
 
-    assert causes_pass(controlled_step, build_hint(2, podsVersion="9", budgetsVersion="9"))
-    assert causes_pass(controlled_step, build_hint(2, podsVersion="9", budgetsVersion="9"))
-    assert causes_pass(controlled_step, build_evicted_reply(build_hint(3, podsVersion="9"))[0])
+    assert does_event_cause_pass(controlled_step, build_hint(2, podsVersion="9", budgetsVersion="9"))
+    assert does_event_cause_pass(controlled_step, build_hint(2, podsVersion="9", budgetsVersion="9"))
+    assert does_event_cause_pass(controlled_step, build_evicted_reply(build_hint(3, podsVersion="9"))[0])
 
 
 def build_outcome_with_budgets(version: str) -> Callable[[BaseCloudEvent], Replies]:
     """Return the outcome of a pass that has read the PDBs at this resourceVersion."""
     return lambda event: [
-        events.merge_data(reply, {"budgetsVersion": version}) for reply in build_evicted_reply(event, "a")
+        events.copy_with_added_data(reply, {"budgetsVersion": version}) for reply in build_evicted_reply(event, "a")
     ]
 
 
@@ -374,12 +374,16 @@ def test_budget_opened_about_state_read_by_last_pass_causes_no_pass(controlled_s
 
     PodSource often emits `budget.opened` at the same time as `pods.gone`. A newer `budget.opened` causes a pass.
     """
-    assert causes_pass(controlled_step, build_pods_gone_event(1, "12"), build_outcome_with_budgets("30"))
+    assert does_event_cause_pass(controlled_step, build_pods_gone_event(1, "12"), build_outcome_with_budgets("30"))
 
-    assert not causes_pass(controlled_step, build_budget_opened_event(2, "12", "30"))
-    assert not causes_pass(controlled_step, build_budget_opened_event(3, "9", "28"))
-    assert causes_pass(controlled_step, build_budget_opened_event(4, "12", "31"), build_outcome_with_budgets("31"))
-    assert causes_pass(controlled_step, build_budget_opened_event(5, "13", "31"), build_outcome_with_budgets("31"))
+    assert not does_event_cause_pass(controlled_step, build_budget_opened_event(2, "12", "30"))
+    assert not does_event_cause_pass(controlled_step, build_budget_opened_event(3, "9", "28"))
+    assert does_event_cause_pass(
+        controlled_step, build_budget_opened_event(4, "12", "31"), build_outcome_with_budgets("31")
+    )
+    assert does_event_cause_pass(
+        controlled_step, build_budget_opened_event(5, "13", "31"), build_outcome_with_budgets("31")
+    )
 
 
 def test_repeated_budget_opened_causes_pass(controlled_step: ControlledStep) -> None:
@@ -387,9 +391,11 @@ def test_repeated_budget_opened_causes_pass(controlled_step: ControlledStep) -> 
 
     PodSource repeats the event only if no pass has acted on the first one.
     """
-    assert causes_pass(controlled_step, build_pods_gone_event(1, "12"), build_outcome_with_budgets("30"))
+    assert does_event_cause_pass(controlled_step, build_pods_gone_event(1, "12"), build_outcome_with_budgets("30"))
 
-    assert causes_pass(controlled_step, build_budget_opened_event(2, "", "30"), build_outcome_with_budgets("30"))
+    assert does_event_cause_pass(
+        controlled_step, build_budget_opened_event(2, "", "30"), build_outcome_with_budgets("30")
+    )
 
 
 @pytest.mark.parametrize("outcome", [Retry("busy"), Failed("forbidden"), None], ids=["retry", "failed", "nothing"])
@@ -400,10 +406,10 @@ def test_hint_causes_pass_after_pass_that_failed_or_emitted_nothing(
 
     A pass emits no reply if the maintenance is not active.
     """
-    assert causes_pass(
+    assert does_event_cause_pass(
         controlled_step, build_pods_gone_event(1, "12"), build_failing_outcome(outcome) if outcome else lambda _: []
     )
-    assert causes_pass(controlled_step, build_pods_gone_event(2, "9"))
+    assert does_event_cause_pass(controlled_step, build_pods_gone_event(2, "9"))
 
 
 @pytest.fixture
@@ -415,15 +421,15 @@ def cache_of_one_completed_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("cache_of_one_completed_pass")
 def test_cache_of_completed_passes_is_limited(controlled_step: ControlledStep) -> None:
     """Check that the queue drops the oldest completed pass beyond the limit, which only causes an additional pass."""
-    assert causes_pass(controlled_step, build_pods_gone_event(1, "12"))
-    assert causes_pass(
+    assert does_event_cause_pass(controlled_step, build_pods_gone_event(1, "12"))
+    assert does_event_cause_pass(
         controlled_step,
         build_pods_gone_event(2, "12", OTHER_MAINTENANCE),
         lambda event: build_evicted_reply(event, maintenance=OTHER_MAINTENANCE),
     )
 
-    assert not causes_pass(controlled_step, build_pods_gone_event(3, "12", OTHER_MAINTENANCE))
-    assert causes_pass(controlled_step, build_pods_gone_event(4, "12"))
+    assert not does_event_cause_pass(controlled_step, build_pods_gone_event(3, "12", OTHER_MAINTENANCE))
+    assert does_event_cause_pass(controlled_step, build_pods_gone_event(4, "12"))
 
 
 def test_passes_for_one_node_run_one_after_another(controlled_step: ControlledStep) -> None:

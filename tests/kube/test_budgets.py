@@ -13,7 +13,7 @@ from kube.budgets import (
     build_blocked_by_budget,
     covers,
     list_paths_of_covering_budgets,
-    may_evict_as_unready,
+    may_evict_unready_pod,
     never_allows_disruption,
     split_admitted_pods,
 )
@@ -161,7 +161,7 @@ def test_pdb_without_counts_allows_no_eviction() -> None:
     ):
         for pod in (make_pod("a"), make_pod("b", ready=False)):
             assert split_admitted_pods(budget, [pod]) == ([], [pod])
-            assert not may_evict_as_unready(budget, pod)
+            assert not may_evict_unready_pod(budget, pod)
         assert not never_allows_disruption(budget)
 
 
@@ -171,6 +171,6 @@ def test_pdb_without_counts_allows_no_eviction() -> None:
 def test_eviction_of_unready_pod_requires_enough_healthy_pods(needed: int, healthy: int, is_admitted: bool) -> None:
     """X-6, KEP-3017: a PDB admits unready pods if it has enough healthy pods, and requires at least one."""
     assert (
-        may_evict_as_unready(make_budget("b", healthy=healthy, needed=needed), make_pod("a", ready=False))
+        may_evict_unready_pod(make_budget("b", healthy=healthy, needed=needed), make_pod("a", ready=False))
         is is_admitted
     )

@@ -51,7 +51,7 @@ def test_node_in_desired_state_gets_no_patch() -> None:
     assert build_cordon_patch(NODE_IN_MAINTENANCE) == []
     assert build_taint_patch(NODE_IN_MAINTENANCE, DRAIN_TAINT_KEY, "nm-uid") == []
     assert build_restore_patch(make_node(FOREIGN_TAINT), [DRAIN_TAINT_KEY]) == []
-    assert build_restore_patch(NODE_IN_MAINTENANCE, [], successor_uid="nm-uid") == []
+    assert build_restore_patch(NODE_IN_MAINTENANCE, [], next_maintenance_uid="nm-uid") == []
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,9 @@ def test_restore_patch_removes_drain_taints_with_any_value() -> None:
 
 def test_node_with_successor_maintenance_stays_cordoned() -> None:
     """X-7: a node whose maintenance has a successor loses only the drain taint, and its label names the successor."""
-    *_, taints, label = build_restore_patch(NODE_IN_MAINTENANCE, [DRAIN_TAINT_KEY], successor_uid="successor-uid")
+    *_, taints, label = build_restore_patch(
+        NODE_IN_MAINTENANCE, [DRAIN_TAINT_KEY], next_maintenance_uid="successor-uid"
+    )
 
     assert get_taint_keys(taints["value"]) == [UNSCHEDULABLE_TAINT]
     assert label["value"] == "successor-uid"

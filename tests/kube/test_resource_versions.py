@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kube.resource_versions import find_newest, find_oldest, is_resource_version
+from kube.resource_versions import find_newest_resource_version, find_oldest_resource_version, is_resource_version
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from kube.resource_versions import find_newest, find_oldest, is_resource_version
 )
 def test_newest_valid_resource_version_is_found(versions: list[str], expected_version: str) -> None:
     """Check that the newest valid resourceVersion is returned, and that invalid texts in events raise no error."""
-    assert find_newest(versions) == expected_version
+    assert find_newest_resource_version(versions) == expected_version
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_newest_valid_resource_version_is_found(versions: list[str], expected_ve
 )
 def test_oldest_resource_version_is_found_if_all_are_valid(versions: list[str], expected_version: str) -> None:
     """Check that the oldest resourceVersion is "" if any version is invalid, because its age is then unknown."""
-    assert find_oldest(versions) == expected_version
+    assert find_oldest_resource_version(versions) == expected_version
 
 
 @pytest.mark.parametrize("value", [None, 7, {}, "", "0", "01", "1\n"])

@@ -16,7 +16,7 @@ from kube import pods as pod_rules
 from kube.budgets import (
     build_object_reference,
     covers,
-    may_evict_as_unready,
+    may_evict_unready_pod,
     never_allows_disruption,
     split_admitted_pods,
 )
@@ -108,8 +108,8 @@ def test_trimmed_pods_and_pdbs_give_same_eviction_plan(pods: list[Object], budge
     for trimmed, budget in zip(trimmed_budgets, budgets, strict=True):
         assert never_allows_disruption(trimmed) == never_allows_disruption(budget)
         assert [covers(trimmed, pod) for pod in trimmed_pods] == [covers(budget, pod) for pod in pods]
-        assert [may_evict_as_unready(trimmed, pod) for pod in trimmed_pods] == [
-            may_evict_as_unready(budget, pod) for pod in pods
+        assert [may_evict_unready_pod(trimmed, pod) for pod in trimmed_pods] == [
+            may_evict_unready_pod(budget, pod) for pod in pods
         ]
         assert [get_uids(pod_group) for pod_group in split_admitted_pods(trimmed, trimmed_pods)] == [
             get_uids(pod_group) for pod_group in split_admitted_pods(budget, pods)

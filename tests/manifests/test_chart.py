@@ -103,16 +103,16 @@ def format_id(combination: Combination) -> str:
 def render_overlay_with_image(directory: Path, parts: Sequence[str]) -> list[Manifest]:
     """Render an overlay of these parts with the tests' image, without the release's namespace."""
     overlay = kustomize.write_overlay(parts, directory / "parts")
-    return without_namespace(
+    return remove_namespace_object(
         render(pod_install.write_overlay(directory / "image", base=overlay, image=f"{IMAGE_NAME}:{IMAGE_TAG}"))
     )
 
 
-def without_namespace(objects: Sequence[Manifest]) -> list[Manifest]:
+def remove_namespace_object(objects: Sequence[Manifest]) -> list[Manifest]:
     return [manifest for manifest in objects if get_identity(manifest)[1:] != ("Namespace", "", NAMESPACE)]
 
 
-def assert_equal(rendered: Sequence[Manifest], expected: Sequence[Manifest]) -> None:
+def assert_rendered_as_expected(rendered: Sequence[Manifest], expected: Sequence[Manifest]) -> None:
     """Assert that Helm's objects are those of kustomize; the comparison of names fails with a shorter message."""
     actual, wanted = normalize([*rendered]), {get_identity(manifest): manifest for manifest in expected}
     assert sorted(actual) == sorted(wanted)
@@ -136,9 +136,9 @@ def test_chart_equals_shipped_overlay(file: Path, tmp_path: Path) -> None:
     overlay = MANIFESTS / "overlays" / file.name.removesuffix("-values.yaml")
     image = "{repository}:{tag}".format(**values["image"])
 
-    expected = without_namespace(render(pod_install.write_overlay(tmp_path, base=overlay, image=image)))
+    expected = remove_namespace_object(render(pod_install.write_overlay(tmp_path, base=overlay, image=image)))
 
-    assert_equal(render_release(values), expected)
+    assert_rendered_as_expected(render_release(values), expected)
 
 
 def test_ci_values_exist_for_each_overlay() -> None:
@@ -152,7 +152,7 @@ def test_ci_values_exist_for_each_overlay() -> None:
 def test_chart_equals_overlay_if_one_value_changes(combination: Combination, tmp_path: Path) -> None:
     expected = render_overlay_with_image(tmp_path, kustomize.list_overlay_parts(combination))
 
-    assert_equal(render_release(build_values(combination)), expected)
+    assert_rendered_as_expected(render_release(build_values(combination)), expected)
 
 
 @pytest.mark.parametrize("functions", kustomize.OVERLAYS)
@@ -162,7 +162,7 @@ def test_chart_equals_overlay_with_all_components(functions: str, delivery: str,
 
     expected = render_overlay_with_image(tmp_path, kustomize.list_overlay_parts(combination))
 
-    assert_equal(render_release(build_values(combination)), expected)
+    assert_rendered_as_expected(render_release(build_values(combination)), expected)
 
 
 @pytest.mark.parametrize("combination", list_random_combinations(12), ids=lambda combination: combination["functions"])
@@ -173,7 +173,7 @@ def test_chart_equals_overlay_with_random_values(combination: Combination, tmp_p
         if kustomize.is_in_chart(combination, manifest["kind"], manifest["metadata"]["name"])
     ]
 
-    assert_equal(render_release(build_values(combination)), expected)
+    assert_rendered_as_expected(render_release(build_values(combination)), expected)
 
 
 def test_values_set_volume_kafka_database_and_pull_secrets() -> None:

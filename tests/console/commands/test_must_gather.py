@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from cloudevents.core.v1.event import CloudEvent
 
 from console.cli import cli
-from console.operations.archive import Archive, redact_values
+from console.operations.archive import Archive, redact_possible_secrets
 from eventing import events
 from eventing.journal.store import Attempt, Journal, Query
 from kube.cpu_labels import capabilities, hyperconverged
@@ -642,19 +642,19 @@ def test_secrets_are_redacted_everywhere_in_object(obj: Any) -> None:
     KubeVirt copies such values from the VM to the VMI and the virt-launcher pod, and tools store whole objects in
     annotations.
     """
-    assert SECRET_VALUE not in json.dumps(redact_values(obj))
+    assert SECRET_VALUE not in json.dumps(redact_possible_secrets(obj))
 
 
 @pytest.mark.parametrize("text", ["{", "[1, 2", "{}", '{"uid":  "1"}', "[a] was refused", "", '[{"env": ["x"]}]'])
 def test_redaction_leaves_text_without_secrets_unchanged(text: str) -> None:
     """Check that redaction leaves text without secret values unchanged, even if the text is JSON."""
-    assert redact_values({"message": text}) == {"message": text}
+    assert redact_possible_secrets({"message": text}) == {"message": text}
 
 
 @pytest.mark.parametrize("env", [["value"], [5, None], [["value"]], "value", {"name": "URL"}, None, 5, [{"name": "A"}]])
 def test_env_field_in_unknown_format_is_unchanged(env: Any) -> None:
     """X-1: redaction leaves an `env` field in an unknown format unchanged; any client may post events with any data."""
-    assert redact_values({"data": {"env": env}}) == {"data": {"env": env}}
+    assert redact_possible_secrets({"data": {"env": env}}) == {"data": {"env": env}}
 
 
 def test_environment_values_are_redacted_at_any_depth() -> None:
@@ -667,7 +667,7 @@ def test_environment_values_are_redacted_at_any_depth() -> None:
         "metadata": {"managedFields": [], "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"}}
     }
 
-    redacted = redact_values({**manifest, "spec": spec})
+    redacted = redact_possible_secrets({**manifest, "spec": spec})
 
     assert redacted["metadata"] == {"annotations": {}}
     [container] = redacted["spec"]["template"]["spec"]["containers"]

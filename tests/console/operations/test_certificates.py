@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from console.operations.certificates import CertificateState, compute_state, is_ca_certificate
+from console.operations.certificates import CertificateState, compute_certificate_state, is_ca_certificate
 from kube.certificates.components import COMPONENTS
 from kube.times import format_time
 
@@ -33,7 +33,7 @@ def build_entry(renewal_in: timedelta, expires_in: timedelta) -> dict[str, str]:
 )
 def test_dates_determine_state_of_certificate(entry: dict[str, str], state: CertificateState) -> None:
     """Check a certificate's state before its renewal is due, after its renewal is due, and after it has expired."""
-    assert compute_state(entry, NOW) is state
+    assert compute_certificate_state(entry, NOW) is state
 
 
 def test_secret_name_identifies_ca() -> None:

@@ -17,7 +17,7 @@ from console.operations.dead_letter_redrive import (
     RedriveItem,
     build_redrive_item,
     build_redrive_items,
-    redrive_all,
+    redrive_dead_letters,
 )
 from console.operations.replay_targets import TargetOptions, TargetResolver
 from eventing import events
@@ -34,13 +34,13 @@ from tests.postgresql import PostgreSQL
 NAMESPACE = "node-maintenance"
 REDRIVE_PROGRAM = """
 import sys
-from console.operations.dead_letter_redrive import RedriveItem, redrive_all
+from console.operations.dead_letter_redrive import RedriveItem, redrive_dead_letters
 from eventing.journal.store import Journal, Query
 
 url, function, broker = sys.argv[1:]
 journal = Journal(url)
 (dead_letter,) = journal.select(Query(dead_letters_only=True))
-(result,) = redrive_all([RedriveItem(dead_letter, function)], broker, journal)
+(result,) = redrive_dead_letters([RedriveItem(dead_letter, function)], broker, journal)
 print("failed" if result.failed else "delivered")
 """
 """Python script that redrives the only dead letter in a journal, to be run as a second process."""
@@ -79,7 +79,7 @@ def test_address_in_dead_letter_is_never_used(receiver: Receiver, journal: Journ
 
     items_without_url = build_redrive_items(dead_letters, "", NAMESPACE, client)
     items_with_url = build_redrive_items(dead_letters, receiver.url, NAMESPACE, client)
-    results = list(redrive_all([*items_without_url, *items_with_url], f"{receiver.url}/broker", journal))
+    results = list(redrive_dead_letters([*items_without_url, *items_with_url], f"{receiver.url}/broker", journal))
 
     assert [result.failed for result in results] == [True, False]
     assert "no Trigger has the address of cordon" in results[0].problem
@@ -118,7 +118,7 @@ def test_dead_letter_is_not_delivered_to_function_without_matching_trigger(
         record_dead_letters(journal, f"http://evil/{name}", "1"), receiver.url, NAMESPACE, client
     )
 
-    (result,) = redrive_all([item], f"{receiver.url}/broker", journal)
+    (result,) = redrive_dead_letters([item], f"{receiver.url}/broker", journal)
 
     assert "no Trigger delivers this event to" in result.problem
     assert receiver.requests == []
@@ -130,7 +130,7 @@ def test_unreachable_function_does_not_prevent_other_redrives(receiver: Receiver
     urls = [f"{receiver.url}/cordon", f"http://127.0.0.1:{reserve_port()}/cordon", f"{receiver.url}/cordon"]
 
     results = list(
-        redrive_all(
+        redrive_dead_letters(
             [RedriveItem(*pair) for pair in zip(dead_letters, urls, strict=True)], f"{receiver.url}/broker", journal
         )
     )
@@ -155,11 +155,11 @@ def test_dead_letter_is_not_redriven_twice(receiver: Receiver, journal: Journal)
     background_redrive = BackgroundRedrive([item], broker, journal)
     receiver.wait_for_requests("/cordon")
 
-    (second_result,) = redrive_all([item], broker, journal)
+    (second_result,) = redrive_dead_letters([item], broker, journal)
     was_in_progress = background_redrive.is_in_progress
     release.set()
     background_redrive.wait(10)
-    (third_result,) = redrive_all([item], broker, journal)
+    (third_result,) = redrive_dead_letters([item], broker, journal)
 
     assert was_in_progress
     assert not background_redrive.is_in_progress
@@ -182,7 +182,7 @@ def test_two_dead_letters_for_same_event_and_function_are_redriven_once(receiver
     assert len(dead_letters) == 2
 
     results = list(
-        redrive_all(
+        redrive_dead_letters(
             [RedriveItem(dead_letter, f"{receiver.url}/cordon") for dead_letter in dead_letters],
             f"{receiver.url}/broker",
             journal,
@@ -213,7 +213,9 @@ def test_redrive_after_replacement_of_journal_delivers_nothing(
         (replacement,) = record_dead_letters(new_journal, f"http://gone/{function}", event_id, source=source)
     assert replacement.seq == dead_letter.seq
 
-    (result,) = redrive_all([RedriveItem(dead_letter, f"{receiver.url}/cordon")], f"{receiver.url}/broker", journal)
+    (result,) = redrive_dead_letters(
+        [RedriveItem(dead_letter, f"{receiver.url}/cordon")], f"{receiver.url}/broker", journal
+    )
 
     assert result.failed
     assert "the journal no longer contains the dead letter: list the open dead letters" in result.problem
@@ -235,10 +237,10 @@ def test_only_one_of_two_processes_redrives_dead_letter(receiver: Receiver, post
         command = [sys.executable, "-c", REDRIVE_PROGRAM, url, item.function_url, broker]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             receiver.wait_for_requests("/cordon")
-            (second_result,) = redrive_all([item], broker, store)
+            (second_result,) = redrive_dead_letters([item], broker, store)
             release.set()
             output, _ = process.communicate(timeout=10)
-        (third_result,) = redrive_all([item], broker, store)
+        (third_result,) = redrive_dead_letters([item], broker, store)
 
     assert output == "delivered\n"
     assert [second_result.problem, third_result.problem] == [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from console.operations.upgrade_runs import matches_name
+from console.operations.upgrade_runs import is_run_config_named
 
 RUN = {"metadata": {"namespace": "upgrades", "name": "example"}}
 
@@ -15,4 +15,4 @@ RUN = {"metadata": {"namespace": "upgrades", "name": "example"}}
 )
 def test_run_is_selected_by_name_or_namespace_and_name(name: str, expected: bool) -> None:
     """MUT-48: a MutexRunConfig is selected by its name with or without its namespace; an empty name selects none."""
-    assert matches_name(RUN, name) is expected
+    assert is_run_config_named(RUN, name) is expected

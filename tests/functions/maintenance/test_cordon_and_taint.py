@@ -22,7 +22,7 @@ from tests.functions.request_hooks import count_requests, run_before_request
 from tests.proofs import proves
 from tests.workload import Workload, summarize_writes
 
-pytestmark = pytest.mark.usefixtures("without_in_flight_wait")
+pytestmark = pytest.mark.usefixtures("no_wait_for_events_in_flight")
 
 PRECEDING_STEPS = {"cordon": ("begin",), "taint": ("begin", "cordon")}
 """Map from step whose node patch is delayed to the steps that run before it."""

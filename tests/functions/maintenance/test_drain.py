@@ -16,7 +16,7 @@ from tests.functions.event_builders import build_product_event, build_tick
 from tests.proofs import proves
 from tests.workload import Workload
 
-pytestmark = pytest.mark.usefixtures("without_in_flight_wait", "clean_cluster")
+pytestmark = pytest.mark.usefixtures("no_wait_for_events_in_flight", "clean_cluster")
 
 NO_CONTROLLER_MESSAGE = "no controller would recreate it: set spec.drain.force, or delete the pod"
 EMPTY_DIR_MESSAGE = "its emptyDir data would be lost: set spec.drain.deleteEmptyDirData, or delete the pod"

@@ -7,7 +7,14 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from eventing import events
-from functions.maintenance.due_events import STATES, DueEvent, State, find_due_event, find_orphans, find_state
+from functions.maintenance.due_events import (
+    STATES,
+    DueEvent,
+    State,
+    find_due_event,
+    find_nodes_of_missing_maintenances,
+    find_state,
+)
 from functions.maintenance.metrics import MaintenanceCollector
 from functions.maintenance.observation import Observation, RequiredRead, ResyncSnapshot
 from kube.maintenance import leases
@@ -355,7 +362,7 @@ def test_queueing_time_grows_with_active_maintenances(active_count: int, seconds
     """
     maintenances = [make_maintenance({"phase": "Running"})] * (active_count - 1) + [OTHER_DELETED, BEGUN, FAILED]
 
-    assert ResyncSnapshot(maintenances, {}, {}).queue_seconds == pytest.approx(seconds)
+    assert ResyncSnapshot(maintenances, {}, {}).expected_queue_seconds == pytest.approx(seconds)
 
 
 LEASED_REFERENCE = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "nm-uid")
@@ -407,7 +414,7 @@ def test_orphaned_nodes_and_leases_are_found(
     snapshot: ResyncSnapshot, expected: list[tuple[events.ObjectReference, str]]
 ) -> None:
     """Design rule 12: a node or lease is orphaned if its maintenance does not exist, unless a list request failed."""
-    assert find_orphans(snapshot) == expected
+    assert find_nodes_of_missing_maintenances(snapshot) == expected
 
 
 def test_no_event_is_due_for_recreated_node() -> None:
@@ -574,7 +581,7 @@ def test_malformed_maintenance_does_not_stop_tick(field: str) -> None:
     MaintenanceCollector().update(snapshot.maintenances)
 
     assert find_due_event(Observation(BEGUN, snapshot, NOW)) is RequiredRead.PODS
-    assert find_orphans(snapshot) == []
+    assert find_nodes_of_missing_maintenances(snapshot) == []
     assert isinstance(find_due_event(Observation(malformed, snapshot, NOW)), str | RequiredRead)
 
 

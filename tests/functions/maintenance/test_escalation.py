@@ -33,7 +33,7 @@ from tests.functions.maintenance.test_drain import (
 from tests.functions.request_hooks import count_requests, run_before_request
 from tests.workload import Workload
 
-pytestmark = pytest.mark.usefixtures("without_in_flight_wait", "clean_cluster")
+pytestmark = pytest.mark.usefixtures("no_wait_for_events_in_flight", "clean_cluster")
 
 LONG_AGO = "2020-01-01T00:00:00Z"
 LABELS = {"app": "db"}

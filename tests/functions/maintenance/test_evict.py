@@ -280,10 +280,10 @@ def test_deferred_pods_cause_another_pass_only_if_batch_evicted_pod() -> None:
     """NMO-6: pods that a batch had no time to evict are reported as blocked, unless the batch evicted another pod."""
     deferred_pod = samples.make_pod("left")
 
-    with_progress, must_continue = evict.retry_or_block(
+    with_progress, must_continue = evict.split_retried_and_blocked_pods(
         EvictionOutcome(evicted=[{"uid": "u"}], deferred=[deferred_pod]), samples.make_maintenance()
     )
-    without_progress, must_continue_without_progress = evict.retry_or_block(
+    without_progress, must_continue_without_progress = evict.split_retried_and_blocked_pods(
         EvictionOutcome(deferred=[deferred_pod]), samples.make_maintenance()
     )
 

@@ -11,7 +11,7 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from eventing.http_binding import decode_event, encode_binary
 from functions.event_data import require_data
-from functions.maintenance.evict import NO_TIME_MESSAGE, OWN_POD_MESSAGE, retry_or_block
+from functions.maintenance.evict import NO_TIME_MESSAGE, OWN_POD_MESSAGE, split_retried_and_blocked_pods
 from functions.maintenance.eviction_reports import build_evicted_data
 from kube.budgets import BlockedPod
 from kube.evictions.executor import EvictionOutcome
@@ -36,7 +36,7 @@ def build_maintenance_with_blocked_pod(name: str, reason: str) -> Object:
 @pytest.mark.parametrize("reason", ["NoAnswer", "Changing", "Busy"])
 def test_eviction_with_unknown_outcome_is_retried_if_another_pod_was_evicted(reason: str) -> None:
     """Check that an eviction with unknown outcome is retried if another pod was evicted, and does not block its pod."""
-    outcome, needs_another_pass = retry_or_block(
+    outcome, needs_another_pass = split_retried_and_blocked_pods(
         EvictionOutcome(
             evicted=[{"uid": "x"}], blocked=[build_blocked_pod("a", reason), build_blocked_pod("b", "Error")]
         ),
@@ -52,29 +52,34 @@ def test_pod_with_unknown_eviction_outcome_is_blocked_if_no_pod_was_evicted(reas
     """Check that a pod whose eviction has an unknown outcome is blocked if the batch evicted no other pod."""
     outcome = EvictionOutcome(blocked=[build_blocked_pod("a", reason)])
 
-    assert retry_or_block(outcome, NEW_MAINTENANCE) == (outcome, False)
+    assert split_retried_and_blocked_pods(outcome, NEW_MAINTENANCE) == (outcome, False)
 
 
 def test_blocked_pod_stays_blocked_if_other_pod_is_evicted() -> None:
     """Check that a blocked pod stays blocked while other pods are evicted, so that its backoff grows."""
     outcome = EvictionOutcome(evicted=[{"uid": "x"}], blocked=[build_blocked_pod("a", "NoAnswer")])
 
-    assert retry_or_block(outcome, build_maintenance_with_blocked_pod("a", "NoAnswer")) == (outcome, False)
+    assert split_retried_and_blocked_pods(outcome, build_maintenance_with_blocked_pod("a", "NoAnswer")) == (
+        outcome,
+        False,
+    )
 
 
 def test_deferred_pod_is_retried_only_if_another_pod_left() -> None:
     """Check that a deferred pod is blocked with the reason NoTime, unless other pods have left the node."""
     with_progress = EvictionOutcome(already_gone=[{"uid": "x"}], deferred=[make_pod("a")])
-    without_progress, needs_another_pass = retry_or_block(EvictionOutcome(deferred=[make_pod("a")]), NEW_MAINTENANCE)
+    without_progress, needs_another_pass = split_retried_and_blocked_pods(
+        EvictionOutcome(deferred=[make_pod("a")]), NEW_MAINTENANCE
+    )
 
-    assert retry_or_block(with_progress, NEW_MAINTENANCE) == (with_progress, True)
+    assert split_retried_and_blocked_pods(with_progress, NEW_MAINTENANCE) == (with_progress, True)
     assert not needs_another_pass
     assert [(blocked.pod["name"], blocked.reason) for blocked in without_progress.blocked] == [("a", "NoTime")]
 
 
 def test_pod_in_which_evict_runs_is_blocked_with_separate_message() -> None:
     """Check that the pod in which `evict` runs is blocked with the message `OWN_POD_MESSAGE`."""
-    outcome, needs_another_pass = retry_or_block(
+    outcome, needs_another_pass = split_retried_and_blocked_pods(
         EvictionOutcome(deferred=[make_pod("a"), make_pod("b")]), NEW_MAINTENANCE, "b"
     )
 
@@ -87,8 +92,8 @@ def test_eviction_in_flight_causes_no_further_pass() -> None:
     in_flight = EvictionOutcome(in_flight=[{"uid": "x"}])
     with_deferred_pod = EvictionOutcome(in_flight=[{"uid": "x"}], deferred=[make_pod("a")])
 
-    assert retry_or_block(in_flight, NEW_MAINTENANCE) == (in_flight, False)
-    assert retry_or_block(with_deferred_pod, NEW_MAINTENANCE) == (with_deferred_pod, True)
+    assert split_retried_and_blocked_pods(in_flight, NEW_MAINTENANCE) == (in_flight, False)
+    assert split_retried_and_blocked_pods(with_deferred_pod, NEW_MAINTENANCE) == (with_deferred_pod, True)
 
 
 REFERENCE = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "nm-uid")

@@ -29,21 +29,21 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def late_evictions(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateEvictionPublisher]:
+def late_eviction_publisher(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateEvictionPublisher]:
     """Yield the `LateEvictionPublisher` of `evict`, and make `evict` return without waiting for eviction responses."""
-    new_late_evictions = LateEvictionPublisher()
-    monkeypatch.setattr(evict, "LATE_EVICTIONS", new_late_evictions)
-    monkeypatch.setitem(FUNCTIONS, "evict", replace(FUNCTIONS["evict"], late_replies=new_late_evictions))
+    new_late_eviction_publisher = LateEvictionPublisher()
+    monkeypatch.setattr(evict, "LATE_EVICTION_PUBLISHER", new_late_eviction_publisher)
+    monkeypatch.setitem(FUNCTIONS, "evict", replace(FUNCTIONS["evict"], late_replies=new_late_eviction_publisher))
     monkeypatch.setattr(executor, "RESPONSE_WAIT_SECONDS", 0.0)
-    yield new_late_evictions
-    new_late_evictions.close()
+    yield new_late_eviction_publisher
+    new_late_eviction_publisher.close()
 
 
 @pytest.fixture
 def evict_client(
     functions: Functions,
     attempts_receiver: Receiver,
-    late_evictions: LateEvictionPublisher,
+    late_eviction_publisher: LateEvictionPublisher,
     monkeypatch: pytest.MonkeyPatch,
 ) -> FlaskClient:
     """Return a test client of `evict`, which publishes its attempts to `attempts_receiver`.
@@ -73,7 +73,7 @@ def test_late_evictions_are_published_at_process_end(
     functions: Functions,
     evict_client: FlaskClient,
     attempts_receiver: Receiver,
-    late_evictions: LateEvictionPublisher,
+    late_eviction_publisher: LateEvictionPublisher,
     workload: Workload,
 ) -> None:
     """Check that evictions granted after their pass are published at process end, as a reply to that pass's event."""
@@ -83,13 +83,13 @@ def test_late_evictions_are_published_at_process_end(
     message = encode_binary(tainted_event)
 
     response = evict_client.post("/evict", data=message.body, headers=message.headers)
-    late_evictions.close()
+    late_eviction_publisher.close()
 
     attempts_receiver.wait_until(lambda: len(list_evicted_pod_names(attempts_receiver)) == 2)
     first, last = list_evicted_pod_names(attempts_receiver)
     assert (response.headers["ce-type"], first, sorted(last)) == (events.PODS_EVICTED, [], ["a", "b"])
     assert read_evicted_count() - count_before == 2
-    late_evictions.close()
+    late_eviction_publisher.close()
     assert read_evicted_count() - count_before == 2
 
 
@@ -117,14 +117,14 @@ def test_dry_run_replay_publishes_no_late_evictions(
     functions: Functions,
     evict_client: FlaskClient,
     attempts_receiver: Receiver,
-    late_evictions: LateEvictionPublisher,
+    late_eviction_publisher: LateEvictionPublisher,
     workload: Workload,
 ) -> None:
     """Check that a replay in dry-run mode publishes no evictions after its pass has ended."""
     message = build_replay_message(functions, workload, dry_run=True)
 
     evict_client.post("/evict", data=message.body, headers=message.headers)
-    late_evictions.close()
+    late_eviction_publisher.close()
 
     attempts_receiver.wait_until(lambda: len(list_evicted_pod_names(attempts_receiver)) == 1)
     assert list_evicted_pod_names(attempts_receiver) == [[]]
@@ -134,7 +134,7 @@ def test_replay_during_drain_does_not_report_evictions_of_drain(
     functions: Functions,
     evict_client: FlaskClient,
     attempts_receiver: Receiver,
-    late_evictions: LateEvictionPublisher,
+    late_eviction_publisher: LateEvictionPublisher,
     workload: Workload,
 ) -> None:
     """Check that a replay during a drain does not report the drain's evictions, which another event caused."""
@@ -147,7 +147,7 @@ def test_replay_during_drain_does_not_report_evictions_of_drain(
             message = encode_binary(event)
             evict_client.post("/evict", data=message.body, headers=message.headers)
         may_evict.set()
-    late_evictions.close()
+    late_eviction_publisher.close()
 
     assert_eviction_is_published_once(attempts_receiver)
     assert read_evicted_count() - count_before == 1
@@ -158,7 +158,7 @@ def test_replay_does_not_report_late_evictions_of_drain(
     functions: Functions,
     evict_client: FlaskClient,
     attempts_receiver: Receiver,
-    late_evictions: LateEvictionPublisher,
+    late_eviction_publisher: LateEvictionPublisher,
     workload: Workload,
     finalizers: tuple[str, ...],
 ) -> None:
@@ -179,7 +179,7 @@ def test_replay_does_not_report_late_evictions_of_drain(
         build_pod_path(pod), lambda current: current is None or (bool(finalizers) and is_terminating(current))
     )
     evict_client.post("/evict", data=replay_message.body, headers=replay_message.headers)
-    late_evictions.close()
+    late_eviction_publisher.close()
 
     assert_eviction_is_published_once(attempts_receiver)
     assert read_evicted_count() - count_before == 1
@@ -189,7 +189,7 @@ def test_late_evictions_of_replay_are_published_but_not_counted(
     functions: Functions,
     evict_client: FlaskClient,
     attempts_receiver: Receiver,
-    late_evictions: LateEvictionPublisher,
+    late_eviction_publisher: LateEvictionPublisher,
     workload: Workload,
 ) -> None:
     """Check that a replay's evictions granted after its end are published, and that the metrics do not count them."""
@@ -197,7 +197,7 @@ def test_late_evictions_of_replay_are_published_but_not_counted(
     count_before = read_evicted_count()
 
     evict_client.post("/evict", data=message.body, headers=message.headers)
-    late_evictions.close()
+    late_eviction_publisher.close()
 
     attempts_receiver.wait_until(lambda: len(parse_received_attempts(attempts_receiver)) == 2)
     assert [

@@ -20,7 +20,7 @@ from tests.functions.maintenance.test_states import deliver_event_and_replies, r
 from tests.proofs import proves
 from tests.workload import Workload, summarize_writes
 
-pytestmark = pytest.mark.usefixtures("without_in_flight_wait")
+pytestmark = pytest.mark.usefixtures("no_wait_for_events_in_flight")
 
 DRAIN_TAINT_KEY = "medik8s.io/drain"
 FOREIGN_LEASE_PATCH = {

@@ -519,10 +519,10 @@ def test_successor_edited_before_finalizer_is_set_takes_over_node(functions: Fun
     event = build_updated_event(request_deletion(workload, create_active_maintenance(functions, workload, node)))
     second = workload.create_maintenance(node)
 
-    def edit_successor() -> None:
+    def edit_next_maintenance() -> None:
         workload.client.patch(m.build_path(second), {"spec": {"reason": "edited"}})
 
-    with run_before_request(functions.clusters["restore"], "PATCH", m.build_path(second), edit_successor):
+    with run_before_request(functions.clusters["restore"], "PATCH", m.build_path(second), edit_next_maintenance):
         reply = functions.invoke("restore", event)
 
     assert reply is not None
@@ -538,11 +538,13 @@ def test_duplicate_event_does_not_restore_node_of_next_maintenance(functions: Fu
     event = build_updated_event(request_deletion(workload, create_active_maintenance(functions, workload, node)))
     successors: list[Object] = []
 
-    def restore_and_begin_successor() -> None:
+    def restore_and_begin_next_maintenance() -> None:
         assert functions.invoke("restore", event) is not None
         successors.append(create_active_maintenance(functions, workload, node))
 
-    with run_before_request(functions.clusters["restore"], "PATCH", build_node_path(node), restore_and_begin_successor):
+    with run_before_request(
+        functions.clusters["restore"], "PATCH", build_node_path(node), restore_and_begin_next_maintenance
+    ):
         assert functions.invoke("restore", event) is None
 
     node_object = workload.read_node(node)

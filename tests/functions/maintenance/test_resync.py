@@ -28,7 +28,7 @@ from tests.kube.samples import NODE_IN_MAINTENANCE, make_maintenance
 from tests.proofs import proves
 from tests.workload import Workload
 
-pytestmark = pytest.mark.usefixtures("without_in_flight_wait")
+pytestmark = pytest.mark.usefixtures("no_wait_for_events_in_flight")
 
 
 @pytest.fixture
@@ -419,7 +419,8 @@ def test_pod_lists_are_divided_between_draining_and_succeeded_maintenances(
     ]
 
     selected_phases = [
-        m.get_phase(maintenance) for maintenance in resync._select_for_pod_read(maintenances, resync.ReadRotations())
+        m.get_phase(maintenance)
+        for maintenance in resync._select_maintenances_for_pod_read(maintenances, resync.ReadRotations())
     ]
 
     assert (selected_phases.count("Running"), selected_phases.count("Succeeded")) == read_counts

@@ -29,7 +29,7 @@ from tests.kube.samples import DRAIN_TAINTS, make_node
 from tests.proofs import proves
 from tests.workload import Workload, build_pod
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_in_flight_wait")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_wait_for_events_in_flight")]
 
 CORDONED_CONDITION = {
     "type": "Cordoned",

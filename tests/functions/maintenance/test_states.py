@@ -28,7 +28,7 @@ from tests.functions.request_hooks import count_requests
 from tests.proofs import proves
 from tests.workload import Workload, summarize_writes
 
-pytestmark = pytest.mark.usefixtures("without_in_flight_wait")
+pytestmark = pytest.mark.usefixtures("no_wait_for_events_in_flight")
 
 LISTS_PER_TICK = 5
 """Number of list requests of each tick: for three API groups, nodes and leases."""

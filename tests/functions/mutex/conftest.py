@@ -207,7 +207,7 @@ class UpgradeScenario:
         wait_for_object(
             self.administrator_client,
             f"{build_jobs_path(DEFAULT_NAMESPACE)}/{name}",
-            lambda current: jobs.get_outcome(current) is outcome,
+            lambda current: jobs.get_job_outcome(current) is outcome,
         )
 
     def advance_to_release(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kube.certificates.ca_injection import RULES_ANNOTATION, build_injection_patch, has_bundle
+from kube.certificates.ca_injection import RULES_ANNOTATION, build_injection_patch, has_ca_bundle_and_annotated_rules
 from kube.paths import Object
 
 RULE = {"apiGroups": ["example.com"], "operations": ["CREATE"], "scope": "Cluster"}
@@ -29,7 +29,7 @@ def test_webhook_rules_and_ca_bundle_are_injected_in_one_patch() -> None:
     patch = build_injection_patch(configuration, "bundle")
 
     assert [webhook["rules"] for webhook in patch["webhooks"]] == [[RULE], [OTHER_RULE]]
-    assert has_bundle({**configuration, **patch}, "bundle")
+    assert has_ca_bundle_and_annotated_rules({**configuration, **patch}, "bundle")
     assert "rules" not in configuration["webhooks"][0]
 
 
@@ -44,11 +44,11 @@ def test_removed_webhook_rules_are_injected_again() -> None:
         **build_injection_patch(configuration, "bundle"),
         "metadata": configuration["metadata"],
     }
-    assert has_bundle(injected, "bundle")
+    assert has_ca_bundle_and_annotated_rules(injected, "bundle")
 
     del injected["webhooks"][0]["rules"]
 
-    assert not has_bundle(injected, "bundle")
+    assert not has_ca_bundle_and_annotated_rules(injected, "bundle")
 
 
 def make_managed_fields(*managers: str) -> list[Object]:
@@ -73,7 +73,7 @@ def test_changed_annotation_replaces_only_rules_of_product_field_manager(
     }
     configuration["metadata"]["managedFields"] = make_managed_fields(*managers)
 
-    assert has_bundle(configuration, "bundle") is is_rule_kept
+    assert has_ca_bundle_and_annotated_rules(configuration, "bundle") is is_rule_kept
     assert build_injection_patch(configuration, "bundle")["webhooks"][0]["rules"] == [
         OTHER_RULE if is_rule_kept else RULE
     ]
@@ -92,7 +92,7 @@ def test_api_server_defaults_of_webhook_rules_cause_no_injection() -> None:
     }
     configuration["metadata"]["managedFields"] = make_managed_fields("nodemaintenance")
 
-    assert has_bundle(configuration, "bundle")
+    assert has_ca_bundle_and_annotated_rules(configuration, "bundle")
 
 
 @pytest.mark.parametrize("rules", [None, "", "no JSON", "[", "[1]", '{"rules": 1}', "[]", "null"])
@@ -102,7 +102,7 @@ def test_only_ca_bundle_is_injected_if_rules_annotation_is_invalid(rules: str | 
     patch = build_injection_patch(configuration, "bundle")
 
     assert "rules" not in patch["webhooks"][0]
-    assert has_bundle({**configuration, **patch}, "bundle")
+    assert has_ca_bundle_and_annotated_rules({**configuration, **patch}, "bundle")
 
 
 def test_injection_target_without_webhooks_gets_no_rules() -> None:
@@ -115,4 +115,4 @@ def test_injection_target_without_webhooks_gets_no_rules() -> None:
     patch = build_injection_patch(api_service, "bundle")
 
     assert patch.keys() == {"metadata", "spec"}
-    assert has_bundle({**api_service, **patch}, "bundle")
+    assert has_ca_bundle_and_annotated_rules({**api_service, **patch}, "bundle")

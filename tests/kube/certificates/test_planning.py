@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from kube.certificates import component_state, key_pairs, objects
-from kube.certificates.ca_injection import INJECT_ANNOTATION, has_bundle
+from kube.certificates.ca_injection import INJECT_ANNOTATION, has_ca_bundle_and_annotated_rules
 from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
 from kube.certificates.objects import CA_ENTRY, CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY
 from kube.certificates.planning import (
@@ -418,7 +418,7 @@ def test_clients_trust_all_servers_between_any_two_writes(component: str) -> Non
             ][-1]
             assert all(scenario.is_trusted(name, oldest_bundle_in_use) for name in present_names)
         bundles_by_time.append((scenario.now, scenario.list_trusted_cas()))
-        assert has_bundle(
+        assert has_ca_bundle_and_annotated_rules(
             scenario.objects["ValidatingWebhookConfiguration", "hook"], "".join(scenario.list_trusted_cas())
         )
 

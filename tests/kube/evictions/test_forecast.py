@@ -35,7 +35,7 @@ def make_pdb_with_counts(*, expected: int = 8, spec: Object | None = None, **fie
     return {**budget, "spec": {**budget["spec"], **(spec or {})}}
 
 
-def count_pods(forecast: EvictionForecast) -> tuple[int, int, int]:
+def get_forecast_pod_counts(forecast: EvictionForecast) -> tuple[int, int, int]:
     return len(forecast.now), len(forecast.later), len(forecast.blocked)
 
 
@@ -48,14 +48,14 @@ def test_pods_of_two_nodes_share_disruptions_that_pdb_allows() -> None:
     """NMO-6: of eight pods on two nodes, four can be evicted at once if their PDB allows four disruptions."""
     forecast = forecast_evictions(make_db_pods(8), [make_pdb_with_counts(allowed=4, healthy=8, needed=4)])
 
-    assert count_pods(forecast) == (4, 4, 0)
+    assert get_forecast_pod_counts(forecast) == (4, 4, 0)
     assert (get_only_effect(forecast), forecast.budgets[0].rounds) == (IN_TURN, 2)
 
 
 def test_pdb_that_allows_all_evictions_blocks_no_pod() -> None:
     forecast = forecast_evictions(make_db_pods(2), [make_pdb_with_counts(allowed=4, healthy=8, needed=4)])
 
-    assert (count_pods(forecast), get_only_effect(forecast)) == ((2, 0, 0), ADMITS)
+    assert (get_forecast_pod_counts(forecast), get_only_effect(forecast)) == ((2, 0, 0), ADMITS)
 
 
 def test_pdb_blocks_pods_if_evicted_pods_get_no_replacement() -> None:
@@ -65,9 +65,9 @@ def test_pdb_blocks_pods_if_evicted_pods_get_no_replacement() -> None:
     one_lost = forecast_evictions(pods, [budget], lost_uids={get_uid(pods[3])})
     two_lost = forecast_evictions(pods, [budget], lost_uids=set(map(get_uid, pods[2:])))
 
-    assert (count_pods(one_lost), get_only_effect(one_lost)) == ((2, 2, 0), IN_TURN)
+    assert (get_forecast_pod_counts(one_lost), get_only_effect(one_lost)) == ((2, 2, 0), IN_TURN)
     assert one_lost.budgets[0].rounds == 3, "the lost pod may be evicted first, so that one disruption remains"
-    assert (count_pods(two_lost), get_only_effect(two_lost)) == ((2, 0, 2), RUNS_OUT)
+    assert (get_forecast_pod_counts(two_lost), get_only_effect(two_lost)) == ((2, 0, 2), RUNS_OUT)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_pdb_that_allows_no_disruption_blocks_now_or_never_opens(spec: Object, e
 
     forecast = forecast_evictions(make_db_pods(2), [budget])
 
-    assert (count_pods(forecast), get_only_effect(forecast)) == ((0, 0, 2), effect)
+    assert (get_forecast_pod_counts(forecast), get_only_effect(forecast)) == ((0, 0, 2), effect)
 
 
 def test_eviction_of_unready_pod_uses_no_allowed_disruption() -> None:
@@ -98,7 +98,7 @@ def test_eviction_of_unready_pod_uses_no_allowed_disruption() -> None:
 
     forecast = forecast_evictions([unready, *make_db_pods(2)], [budget])
 
-    assert (count_pods(forecast), get_only_effect(forecast)) == ((1, 0, 2), BLOCKS)
+    assert (get_forecast_pod_counts(forecast), get_only_effect(forecast)) == ((1, 0, 2), BLOCKS)
     assert forecast.budgets[0].now == 1
 
 
@@ -115,7 +115,7 @@ def test_forecast_of_deletions_ignores_pdbs() -> None:
     """DRN-1a: with `disableEviction`, all pods are forecast to be deleted immediately."""
     forecast = forecast_evictions(make_db_pods(3), [make_budget()], DrainOptions(disable_eviction=True))
 
-    assert (count_pods(forecast), forecast.budgets) == ((3, 0, 0), [])
+    assert (get_forecast_pod_counts(forecast), forecast.budgets) == ((3, 0, 0), [])
 
 
 @given(samples.pod_lists, samples.budget_lists)

@@ -27,20 +27,20 @@ UNREADY, READY = make_pod("unready", ready=False), make_pod("ready")
 TERMINATING = make_pod("terminating", deletionTimestamp="2026-01-02T03:04:05Z", deletionGracePeriodSeconds=30)
 
 
-def make_drain(drain: Any, status: Object | None = None) -> Object:
+def make_draining_maintenance(drain: Any, status: Object | None = None) -> Object:
     """Return a maintenance in phase Running with this `spec.drain`, whose drain began at `START`."""
     maintenance = make_maintenance({"phase": "Running", "startTime": format_time(START), **(status or {})})
     return {**maintenance, "spec": {**maintenance["spec"], "drain": drain}}
 
 
-def make_escalated(action: str, minutes: int = 0, *, steps: Any = STEPS, **status: Any) -> Object:
+def make_escalated_maintenance(action: str, minutes: int = 0, *, steps: Any = STEPS, **status: Any) -> Object:
     """Return a maintenance whose escalation step with this action began `minutes` after the start of the drain."""
     (step,) = [step for step in STEPS if step["action"] == action]
     recorded = {**step, "time": format_time(START + timedelta(minutes=minutes))}
-    return make_drain({"escalation": steps}, {"escalation": recorded, **status})
+    return make_draining_maintenance({"escalation": steps}, {"escalation": recorded, **status})
 
 
-def make_blocked(pod: Object, reason: str = BUDGET) -> BlockedPod:
+def make_blocked_pod_entry(pod: Object, reason: str = BUDGET) -> BlockedPod:
     return BlockedPod(build_object_reference(pod), reason, "why")
 
 
@@ -62,7 +62,7 @@ def test_invalid_duration_is_rejected(value: object) -> None:
 
 def test_drain_schedule_contains_deadline_and_escalation_steps() -> None:
     """Check that the deadline and the escalation steps in the spec are parsed."""
-    schedule = escalation.parse_drain_schedule(make_drain({"deadline": "2h", "escalation": STEPS}))
+    schedule = escalation.parse_drain_schedule(make_draining_maintenance({"deadline": "2h", "escalation": STEPS}))
 
     assert (schedule.deadline, schedule.error) == (timedelta(hours=2), "")
     assert [(step.action, step.delay) for step in schedule.steps] == [
@@ -75,11 +75,11 @@ def test_drain_schedule_contains_deadline_and_escalation_steps() -> None:
 @pytest.mark.parametrize("drain", [None, {}, {"deadline": None, "escalation": None}, {"escalation": []}, "all"])
 def test_drain_schedule_is_empty_without_deadline_and_escalation(drain: Any) -> None:
     """Check that without deadline and escalation in the spec, no escalation step is ever due."""
-    maintenance = make_drain(drain)
+    maintenance = make_draining_maintenance(drain)
 
     assert escalation.parse_drain_schedule(maintenance) == escalation.DrainSchedule()
     assert not escalation.has_unreported_escalation(maintenance, START + timedelta(days=9))
-    assert escalation.find_due_step(maintenance, START + timedelta(days=9)) is None
+    assert escalation.find_due_escalation_step(maintenance, START + timedelta(days=9)) is None
 
 
 @pytest.mark.parametrize(
@@ -106,40 +106,60 @@ def test_drain_schedule_is_empty_without_deadline_and_escalation(drain: Any) -> 
 )
 def test_error_names_invalid_field_of_drain_schedule(drain: Any, error: str) -> None:
     """Check that the error about an invalid schedule names the field, and that no escalation step is due."""
-    maintenance = make_drain(drain)
+    maintenance = make_draining_maintenance(drain)
 
     schedule = escalation.parse_drain_schedule(maintenance)
 
     assert error in schedule.error
     assert (schedule.deadline, schedule.steps) == (None, ())
-    assert escalation.find_due_step(maintenance, START + timedelta(days=9)) is None
+    assert escalation.find_due_escalation_step(maintenance, START + timedelta(days=9)) is None
 
 
 @pytest.mark.parametrize(
     ("maintenance", "minutes", "due_action"),
     [
-        pytest.param(make_drain({"escalation": STEPS}), 9, None, id="before the first step"),
-        pytest.param(make_drain({"escalation": STEPS}), 10, DELETE_UNREADY, id="first step"),
-        pytest.param(make_drain({"escalation": STEPS}), 90, DELETE_UNREADY, id="steps are never skipped"),
-        pytest.param(make_escalated(DELETE_UNREADY, 10), 29, None, id="before the second step"),
-        pytest.param(make_escalated(DELETE_UNREADY, 10), 30, DELETE, id="second step"),
-        pytest.param(make_escalated(DELETE_UNREADY, 90), 109, None, id="after a late step, the distance remains"),
-        pytest.param(make_escalated(DELETE_UNREADY, 90), 110, DELETE, id="second step after a late step"),
-        pytest.param(make_escalated(DELETE_NOW, 60), 900, None, id="after the last step"),
-        pytest.param(make_drain({"escalation": STEPS}, {"phase": "Succeeded"}), 900, None, id="after a success"),
-        pytest.param(make_escalated(DELETE, steps=STEPS[:1]), 30, DELETE_UNREADY, id="the spec lacks the step"),
-        pytest.param(make_escalated(DELETE, steps=[{**STEPS[1], "after": "40m"}]), 39, None, id="the step has moved"),
-        pytest.param(make_drain({"escalation": STEPS}, {"startTime": None}), 90, None, id="no start"),
-        pytest.param(make_drain({"escalation": STEPS}, {"startTime": "yesterday"}), 90, None, id="malformed start"),
+        pytest.param(make_draining_maintenance({"escalation": STEPS}), 9, None, id="before the first step"),
+        pytest.param(make_draining_maintenance({"escalation": STEPS}), 10, DELETE_UNREADY, id="first step"),
         pytest.param(
-            make_drain({"escalation": STEPS}, {"escalation": {**STEPS[0], "time": "x"}}), 90, None, id="malformed time"
+            make_draining_maintenance({"escalation": STEPS}), 90, DELETE_UNREADY, id="steps are never skipped"
         ),
-        pytest.param(make_drain({"escalation": STEPS}, {"escalation": "x"}), 10, DELETE_UNREADY, id="malformed step"),
+        pytest.param(make_escalated_maintenance(DELETE_UNREADY, 10), 29, None, id="before the second step"),
+        pytest.param(make_escalated_maintenance(DELETE_UNREADY, 10), 30, DELETE, id="second step"),
+        pytest.param(
+            make_escalated_maintenance(DELETE_UNREADY, 90), 109, None, id="after a late step, the distance remains"
+        ),
+        pytest.param(make_escalated_maintenance(DELETE_UNREADY, 90), 110, DELETE, id="second step after a late step"),
+        pytest.param(make_escalated_maintenance(DELETE_NOW, 60), 900, None, id="after the last step"),
+        pytest.param(
+            make_draining_maintenance({"escalation": STEPS}, {"phase": "Succeeded"}), 900, None, id="after a success"
+        ),
+        pytest.param(
+            make_escalated_maintenance(DELETE, steps=STEPS[:1]), 30, DELETE_UNREADY, id="the spec lacks the step"
+        ),
+        pytest.param(
+            make_escalated_maintenance(DELETE, steps=[{**STEPS[1], "after": "40m"}]), 39, None, id="the step has moved"
+        ),
+        pytest.param(make_draining_maintenance({"escalation": STEPS}, {"startTime": None}), 90, None, id="no start"),
+        pytest.param(
+            make_draining_maintenance({"escalation": STEPS}, {"startTime": "yesterday"}), 90, None, id="malformed start"
+        ),
+        pytest.param(
+            make_draining_maintenance({"escalation": STEPS}, {"escalation": {**STEPS[0], "time": "x"}}),
+            90,
+            None,
+            id="malformed time",
+        ),
+        pytest.param(
+            make_draining_maintenance({"escalation": STEPS}, {"escalation": "x"}),
+            10,
+            DELETE_UNREADY,
+            id="malformed step",
+        ),
     ],
 )
 def test_next_escalation_step_is_due_at_its_time(maintenance: Object, minutes: int, due_action: str | None) -> None:
     """Check that an escalation step is due at its time, and later if the previous step was late."""
-    step = escalation.find_due_step(maintenance, START + timedelta(minutes=minutes))
+    step = escalation.find_due_escalation_step(maintenance, START + timedelta(minutes=minutes))
 
     assert (step.action if step else None) == due_action
 
@@ -147,17 +167,23 @@ def test_next_escalation_step_is_due_at_its_time(maintenance: Object, minutes: i
 @pytest.mark.parametrize(
     ("maintenance", "minutes", "expected"),
     [
-        pytest.param(make_drain({"deadline": "1h"}), 59, False, id="before the deadline"),
-        pytest.param(make_drain({"deadline": "1h"}), 60, True, id="deadline"),
+        pytest.param(make_draining_maintenance({"deadline": "1h"}), 59, False, id="before the deadline"),
+        pytest.param(make_draining_maintenance({"deadline": "1h"}), 60, True, id="deadline"),
         pytest.param(
-            make_drain({"deadline": "1h"}, {"conditions": [{"type": "Drained", "reason": "DeadlineExceeded"}]}),
+            make_draining_maintenance(
+                {"deadline": "1h"}, {"conditions": [{"type": "Drained", "reason": "DeadlineExceeded"}]}
+            ),
             *(60, False),
             id="deadline is reported",
         ),
-        pytest.param(make_drain({"escalation": STEPS}), 10, True, id="step"),
-        pytest.param(make_escalated(DELETE_UNREADY, 10), 11, False, id="step is reported"),
-        pytest.param(make_drain({"deadline": "1h"}, {"startTime": None}), 0, True, id="start is not reported"),
-        pytest.param(make_drain({"escalation": STEPS}, {"phase": "Succeeded"}), 900, False, id="drained"),
+        pytest.param(make_draining_maintenance({"escalation": STEPS}), 10, True, id="step"),
+        pytest.param(make_escalated_maintenance(DELETE_UNREADY, 10), 11, False, id="step is reported"),
+        pytest.param(
+            make_draining_maintenance({"deadline": "1h"}, {"startTime": None}), 0, True, id="start is not reported"
+        ),
+        pytest.param(
+            make_draining_maintenance({"escalation": STEPS}, {"phase": "Succeeded"}), 900, False, id="drained"
+        ),
     ],
 )
 def test_tick_emits_event_until_status_reports_drain_schedule(
@@ -184,7 +210,7 @@ def test_start_time_of_drain_is_kept_until_drained_node_gets_pod(
     status: Object, is_drained: bool, expected: datetime | None
 ) -> None:
     """Check that the start time of a drain is kept until a new pod appears on the drained node."""
-    assert escalation.determine_start_time(make_maintenance(status), START, is_drained=is_drained) == expected
+    assert escalation.determine_drain_start_time(make_maintenance(status), START, is_drained=is_drained) == expected
 
 
 @pytest.mark.parametrize(
@@ -213,9 +239,11 @@ def test_escalation_step_deletes_only_pods_that_its_action_allows(
     action: str, pod: Object, reason: str, is_deleted: bool
 ) -> None:
     """Check that each escalation step deletes only the blocked pods to which its action applies."""
-    blocked = [make_blocked(pod, reason)] if reason else []
+    blocked = [make_blocked_pod_entry(pod, reason)] if reason else []
 
-    assert escalation.select_deletions(make_escalated(action), [pod], blocked, START) == ([pod] if is_deleted else [])
+    assert escalation.select_pods_to_delete(make_escalated_maintenance(action), [pod], blocked, START) == (
+        [pod] if is_deleted else []
+    )
 
 
 @pytest.mark.parametrize(
@@ -235,10 +263,10 @@ def test_pod_whose_eviction_was_denied_is_deleted_after_backoff(
     action: str, reason: str, message: str, is_deleted: bool
 ) -> None:
     """Check that a pod whose eviction a webhook or a policy denied is deleted instead of evicted again."""
-    maintenance = make_escalated(action, blockedPods=[{**READY_NAME, "reason": reason, "message": message}])
+    maintenance = make_escalated_maintenance(action, blockedPods=[{**READY_NAME, "reason": reason, "message": message}])
 
-    assert escalation.select_deletions(maintenance, [READY], [], START) == ([READY] if is_deleted else [])
-    assert escalation.select_deletions(maintenance, [READY], [make_blocked(READY, reason)], START) == []
+    assert escalation.select_pods_to_delete(maintenance, [READY], [], START) == ([READY] if is_deleted else [])
+    assert escalation.select_pods_to_delete(maintenance, [READY], [make_blocked_pod_entry(READY, reason)], START) == []
 
 
 def test_recreated_pod_is_not_deleted_by_escalation() -> None:
@@ -246,9 +274,11 @@ def test_recreated_pod_is_not_deleted_by_escalation() -> None:
     created = format_time(START + timedelta(hours=2))
     pod = make_pod("recreated", creationTimestamp=created, owner="ReplicaSet")
     condition = {"type": "Cordoned", "status": "True", "lastTransitionTime": format_time(START)}
-    maintenance = make_escalated(DELETE, conditions=[condition])
+    maintenance = make_escalated_maintenance(DELETE, conditions=[condition])
 
-    deletions = escalation.select_deletions(maintenance, [pod], [make_blocked(pod)], START + timedelta(hours=9))
+    deletions = escalation.select_pods_to_delete(
+        maintenance, [pod], [make_blocked_pod_entry(pod)], START + timedelta(hours=9)
+    )
 
     assert deletions == []
 
@@ -256,18 +286,21 @@ def test_recreated_pod_is_not_deleted_by_escalation() -> None:
 @pytest.mark.parametrize(
     "maintenance",
     [
-        make_drain({"escalation": STEPS}),
-        make_escalated(DELETE_NOW, steps=STEPS[:2]),
-        make_escalated(DELETE_NOW, steps=[*STEPS[:2], {**STEPS[2], "after": "2h"}]),
-        make_escalated(DELETE_NOW, steps=[*STEPS[:2], {**STEPS[2], "after": "soon"}]),
-        make_escalated(DELETE_NOW, steps=None),
+        make_draining_maintenance({"escalation": STEPS}),
+        make_escalated_maintenance(DELETE_NOW, steps=STEPS[:2]),
+        make_escalated_maintenance(DELETE_NOW, steps=[*STEPS[:2], {**STEPS[2], "after": "2h"}]),
+        make_escalated_maintenance(DELETE_NOW, steps=[*STEPS[:2], {**STEPS[2], "after": "soon"}]),
+        make_escalated_maintenance(DELETE_NOW, steps=None),
     ],
     ids=["no step recorded", "step removed", "step moved", "invalid spec", "escalation removed"],
 )
 def test_escalation_step_applies_only_while_status_and_spec_contain_it(maintenance: Object) -> None:
     """Check that no pod is deleted unless the status and the spec contain the escalation step."""
-    assert escalation.find_current_step(maintenance) is None
-    assert escalation.select_deletions(maintenance, [UNREADY, TERMINATING], [make_blocked(UNREADY)], START) == []
+    assert escalation.find_current_escalation_step(maintenance) is None
+    assert (
+        escalation.select_pods_to_delete(maintenance, [UNREADY, TERMINATING], [make_blocked_pod_entry(UNREADY)], START)
+        == []
+    )
 
 
 @pytest.mark.parametrize(("action", "seconds"), [(DELETE_UNREADY, 7), (DELETE, 7), (DELETE_NOW, 0)])

@@ -150,5 +150,5 @@ def make_job_with_conditions(*conditions: tuple[str, str]) -> Object:
 )
 def test_job_outcome_depends_on_conditions_complete_and_failed(job: Object | None, outcome: JobOutcome) -> None:
     """Check that only the conditions Complete and Failed determine the outcome of a Job."""
-    assert jobs.get_outcome(job) is outcome
-    assert jobs.format_failure(job)
+    assert jobs.get_job_outcome(job) is outcome
+    assert jobs.format_job_failure(job)

@@ -23,10 +23,10 @@ from kube.notifications.announcements import (
     build_owner_events,
     build_record_event,
     describe_blockage,
-    describe_end,
+    describe_blockage_end,
     find_blockages,
     find_ended_blockages,
-    parse_record,
+    parse_announcement_record,
 )
 from kube.paths import Object
 from kube.times import format_time
@@ -66,7 +66,7 @@ def find_only_blockage(*entries: Object) -> Blockage:
 
 def make_record_from_event(record: AnnouncementRecord, recorded_at: datetime = NOW) -> AnnouncementRecord:
     """Return the announcement's record as another process reads it from the Event that contains it."""
-    parsed = parse_record(build_record_event(record, "message", recorded_at))
+    parsed = parse_announcement_record(build_record_event(record, "message", recorded_at))
     assert parsed is not None
     return parsed
 
@@ -183,7 +183,7 @@ def test_announcement_record_is_read_as_written() -> None:
 
     event = build_record_event(record, "x" * 2000, NOW)
 
-    assert parse_record(event) == record
+    assert parse_announcement_record(event) == record
     assert (event["reason"], event["type"], event["metadata"]["namespace"]) == (BLOCKED_REASON, "Warning", "default")
     assert event["involvedObject"]["uid"] == record.uid == "nm-uid"
     assert len(event["message"]) < MAX_MESSAGE_CHARACTERS + 100
@@ -212,14 +212,14 @@ def test_malformed_announcement_record_of_another_client_is_ignored(annotation: 
     event = build_record_event(build_blocked_record(find_only_blockage()), "message", NOW)
     event["metadata"]["annotations"] = {RECORD_ANNOTATION: annotation}
 
-    assert parse_record(event) is None
+    assert parse_announcement_record(event) is None
 
 
 def test_kubernetes_events_of_other_writers_are_not_announcement_records() -> None:
     event = build_record_event(build_blocked_record(find_only_blockage()), "message", NOW)
 
-    assert parse_record({**event, "reason": "BeginMaintenance"}) is None
-    assert parse_record({**event, "metadata": {"name": "a"}}) is None
+    assert parse_announcement_record({**event, "reason": "BeginMaintenance"}) is None
+    assert parse_announcement_record({**event, "metadata": {"name": "a"}}) is None
 
 
 def test_end_of_blockage_is_announced_when_cause_has_disappeared() -> None:
@@ -232,7 +232,7 @@ def test_end_of_blockage_is_announced_when_cause_has_disappeared() -> None:
     (over,) = find_ended_blockages(RecordLog([record]), [other_cause])
     assert (over.reason, over.blockage_id, over.objects) == (UNBLOCKED_REASON, record.blockage_id, record.objects)
     assert find_ended_blockages(RecordLog([record, make_record_from_event(over)]), []) == []
-    assert describe_end(over) == (
+    assert describe_blockage_end(over) == (
         'the drain of node "node-1" is no longer blocked by this cause: DisruptionBudget shop/web'
     )
     (event,) = build_owner_events(over, "message", NOW)

@@ -14,7 +14,7 @@ from kube.evictions.planner import plan_evictions
 from kube.paths import Object
 from kube.virtualization import virt_launcher_budgets as budgets
 from kube.virtualization.evacuation import MAX_MESSAGE_CHARACTERS, Wait
-from kube.virtualization.vmis import is_protected
+from kube.virtualization.vmis import requires_migration_before_eviction
 from tests.kube.virtualization.test_evacuation import make_vmi
 from tests.proofs import proves
 
@@ -110,9 +110,9 @@ def test_long_pdb_annotation_is_truncated() -> None:
 @proves("DRN-9")
 def test_only_vmi_with_migration_strategy_gets_pdb() -> None:
     """Check that an active VMI with a migration strategy gets a PDB, which has the VMI as its owner."""
-    assert is_protected(make_vmi("x"))
-    assert not is_protected(make_vmi("x", strategy=None))
-    assert not is_protected(make_vmi("x", phase="Succeeded"))
+    assert requires_migration_before_eviction(make_vmi("x"))
+    assert not requires_migration_before_eviction(make_vmi("x", strategy=None))
+    assert not requires_migration_before_eviction(make_vmi("x", phase="Succeeded"))
     (owner,) = budgets.build_budget(make_vmi("x"), None)["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"]) == ("VirtualMachineInstance", "u-x")
 
