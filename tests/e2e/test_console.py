@@ -44,7 +44,7 @@ def test_console_starts_and_stops_maintenance_and_replays_event(environment: E2e
     browser.open_nodes(node)
 
     browser.open_menu(node)
-    browser.wait_for_element(f"#{build_html_id(node)}-offers a").click()
+    browser.click(f"#{build_html_id(node)}-offers a")
     browser.confirm_dialog("new disk")
     browser.wait_until(lambda: browser.get_cell_text(node, "state") == "Drained")
     (maintenance,) = environment.client.list(MEDIK8S.path, field_selector=f"spec.nodeName={node}")["items"]
@@ -60,7 +60,7 @@ def test_console_starts_and_stops_maintenance_and_replays_event(environment: E2e
 
     browser.open_nodes(node)
     browser.open_menu(node)
-    browser.wait_for_element(f"#{build_html_id(node)}-offers a").click()
+    browser.click(f"#{build_html_id(node)}-offers a")
     browser.confirm_dialog()
     browser.wait_until(lambda: browser.get_cell_text(node, "state") == "In service")
     drains.wait_until_restored(20)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -96,6 +98,20 @@ class Browser:
         """Wait for an element that matches a CSS selector, and return it."""
         return self.wait_until(lambda: self.find_all(selector))[0]
 
+    def click(self, selector: str) -> None:
+        """Wait for an element that matches a CSS selector, and click it.
+
+        If a live update replaces the element between the two calls, the new element is clicked.
+        """
+
+        def try_click() -> bool:
+            with suppress(StaleElementReferenceException):
+                self.wait_for_element(selector).click()
+                return True
+            return False
+
+        self.wait_until(try_click)
+
     def get_text(self, selector: str) -> str:
         """Return the element's text, or "" if the element does not exist.
 
@@ -122,11 +138,11 @@ class Browser:
 
     def select_node(self, node: str) -> None:
         """Click the node's checkbox."""
-        self.wait_for_element(f"#{build_html_id(node)} input").click()
+        self.click(f"#{build_html_id(node)} input")
 
     def open_menu(self, node: str) -> list[str]:
         """Open the node's menu, and return the texts of its items."""
-        self.wait_for_element(f"#{build_html_id(node)} summary").click()
+        self.click(f"#{build_html_id(node)} summary")
         return [item.text for item in self.find_all(f"#{build_html_id(node)}-offers li")]
 
     def wait_for_dialog(self) -> str:
@@ -143,13 +159,13 @@ class Browser:
     def select_tab(self, tab: str) -> None:
         """Click a tab of the open event, and wait until it is the current one."""
         link = f"dialog[open] .tabs a[href$='tab={tab}']"
-        self.wait_for_element(link).click()
+        self.click(link)
         self.wait_for_element(f"{link}[aria-current]")
 
     def replay_event(self) -> list[list[str]]:
         """Replay the open event; return name, result, recorded response and new response for each function."""
         self.select_tab("replay")
-        self.wait_for_element("dialog[open] .replay button").click()
+        self.click("dialog[open] .replay button")
         self.wait_until(lambda: self.find_all("#replayed table"))
         rows = self.find_all("#replayed tbody tr:not(.differs)")
         return [[cell.text for cell in row.find_elements(By.CSS_SELECTOR, "th, td")] for row in rows]
@@ -159,7 +175,7 @@ class Browser:
         self.wait_for_dialog()
         if reason:
             self.wait_for_element("dialog[open] input[name=reason]").send_keys(reason)
-        self.wait_for_element("dialog[open] .buttons button").click()
+        self.click("dialog[open] .buttons button")
         self.wait_until(lambda: not self.find_all("dialog[open]"))
 
     def take_errors(self) -> list[str]:

@@ -123,7 +123,7 @@ def open_page(browser: Browser, page: str, names: list[str]) -> None:
     if page == "window":
         for name in names[4:7]:
             browser.select_node(name)
-        browser.wait_for_element(".bulk button").click()
+        browser.click(".bulk button")
         browser.wait_for_dialog()
     if page in NODES_OF_PAGES:
         browser.open(f"/nodes/{names[NODES_OF_PAGES[page]]}")
@@ -285,7 +285,7 @@ def test_row_menu_is_readable(
     check_menu_layout(browser, f"{row} summary", f"{row}-offers")
 
     browser.open(f"/nodes/{nodes_in_all_states[node_index]}")
-    browser.wait_for_element(".actions summary").click()
+    browser.click(".actions summary")
     check_menu_layout(browser, ".actions summary", ".actions ul")
 
 
@@ -328,7 +328,7 @@ def test_checkbox_is_visible_and_clickable(
     assert min(box["width"], box["height"]) >= MIN_CHECKBOX_PIXELS
     assert abs(box["width"] - box["height"]) < 2
     assert box["onTop"]
-    browser.wait_for_element(selector).click()
+    browser.click(selector)
     assert browser.wait_for_element(selector).is_selected()
 
 

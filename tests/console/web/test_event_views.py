@@ -103,7 +103,7 @@ def test_timeline_shows_lanes_and_event_details(browser: Browser, site: Site, dr
     text = browser.get_text("#window-body pre")
     assert '"type": "dev.nodemaintenance.node.drained"' in text
     assert f'"node": "{drained_node}"' in text
-    browser.wait_for_element("dialog[open] .cancel").click()
+    browser.click("dialog[open] .cancel")
     browser.wait_until(lambda: not browser.find_all("dialog[open]"))
     assert browser.take_errors() == []
 
@@ -162,11 +162,11 @@ def test_dead_letter_shows_reason_and_is_redriven_after_confirmation(
 
     browser.open("/dead-letters")
     assert "503" in browser.get_text("tbody")
-    browser.wait_for_element("tbody form button").click()
+    browser.click("tbody form button")
     assert "Redrive this event?" in browser.wait_for_dialog()
     # The console delivers the dead letter only after the user has confirmed the dialog.
     assert not any(attempt.replay for attempt in journal.select(query)[0].attempts)
-    browser.wait_for_element("dialog[open] .buttons button").click()
+    browser.click("dialog[open] .buttons button")
     browser.wait_until(lambda: "Redriven" in browser.wait_for_dialog())
     assert "cordon" in browser.wait_for_dialog()
     assert "failed" not in browser.wait_for_dialog()
@@ -280,13 +280,13 @@ def test_dead_letter_is_discarded_in_dialog_of_redrive(browser: Browser, site: S
         (dead_letter,) = journal.select(query)
         browser.open("/dead-letters")
         redrive_button = f"button[aria-label='Redrive event {dead_letter.seq}']"
-        browser.wait_for_element(redrive_button).click()
+        browser.click(redrive_button)
         assert "discard it: nothing is delivered" in browser.wait_for_dialog()
         assert journal.select(query)[0].attempts == ()
 
-        browser.wait_for_element("dialog[open] form[action$='/discard'] button").click()
+        browser.click("dialog[open] form[action$='/discard'] button")
         browser.wait_until(lambda: "1 dead letter discarded" in browser.wait_for_dialog())
-        browser.wait_for_element("dialog[open] .buttons a").click()
+        browser.click("dialog[open] .buttons a")
         browser.wait_until(lambda: "discarded-1" in browser.get_text("[aria-labelledby=redriven-title] tbody"))
         (attempt,) = journal.select(query)[0].attempts
 

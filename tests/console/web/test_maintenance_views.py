@@ -35,12 +35,12 @@ def test_maintenance_is_started_on_page_of_node(browser: Browser, environment: C
     """OSV-7: *Actions › Start Maintenance* on a node's page opens a dialog, whose button has the same text."""
     (node,) = create_nodes(environment, "paged")
     browser.open_nodes(node)
-    browser.wait_for_element(f"#{build_html_id(node)} th a").click()
+    browser.click(f"#{build_html_id(node)} th a")
 
     browser.wait_until(lambda: browser.get_text(".actions summary") == "Actions")
-    browser.wait_for_element(".actions summary").click()
+    browser.click(".actions summary")
     assert [item.text for item in browser.find_all(".actions li")] == ["Start Maintenance"]
-    browser.wait_for_element(".actions li a").click()
+    browser.click(".actions li a")
     dialog = browser.wait_for_dialog()
     assert "Take paged-1 out of service?" in dialog
     assert "no pods to evict" in dialog
@@ -64,7 +64,7 @@ def test_maintenance_of_one_node_is_started_and_stopped(browser: Browser, enviro
     time_origin = browser.run_script("return performance.timeOrigin")
 
     assert browser.open_menu(node) == ["Start Maintenance"]
-    browser.wait_for_element(f"#{build_html_id(node)}-offers a").click()
+    browser.click(f"#{build_html_id(node)}-offers a")
     assert "Take solo-1 out of service?" in browser.wait_for_dialog()
     assert list_maintenances(environment, node) == []  # Nothing is created before the confirmation.
     browser.confirm_dialog("new disk")
@@ -77,7 +77,7 @@ def test_maintenance_of_one_node_is_started_and_stopped(browser: Browser, enviro
     assert maintenance["metadata"]["annotations"]["nodemaintenance.dev/requested-by"] == "admin"  # type: ignore[index]
 
     assert browser.open_menu(node) == ["Stop Maintenance"]
-    browser.wait_for_element(f"#{build_html_id(node)}-offers a").click()
+    browser.click(f"#{build_html_id(node)}-offers a")
     browser.confirm_dialog()
     browser.wait_until(lambda: browser.get_cell_text(node, "state") == "In service")
     assert not environment.get_node_spec(node).get("unschedulable")
@@ -117,7 +117,7 @@ def test_maintenances_of_three_nodes_are_started_and_stopped_together(
         browser.select_node(name)
     assert browser.get_text("#count") == "3 selected"
 
-    browser.wait_for_element(".bulk button").click()
+    browser.click(".bulk button")
     text = browser.wait_for_dialog()
     assert all(name in text for name in names)
     browser.confirm_dialog("rack move")
@@ -128,8 +128,8 @@ def test_maintenances_of_three_nodes_are_started_and_stopped_together(
     assert browser.get_text("#messages") == "Maintenance of trio-1, trio-2, trio-3 begins."
     assert browser.get_text("#count") == ""
 
-    browser.wait_for_element("#all").click()
-    browser.wait_for_element(".bulk button.secondary").click()
+    browser.click("#all")
+    browser.click(".bulk button.secondary")
     browser.confirm_dialog()
     for name in names:
         browser.wait_until(lambda name=name: browser.get_cell_text(name, "state") == "In service")  # type: ignore[misc]
@@ -145,14 +145,14 @@ def test_blocked_drain_shows_reason_and_continues(browser: Browser, environment:
     environment.create_budget(namespace, {"app": "web"}, name="web", disruptions_allowed=0, minAvailable=3)
     browser.open_nodes(node)
     browser.open_menu(node)
-    browser.wait_for_element(f"#{build_html_id(node)}-offers a").click()
+    browser.click(f"#{build_html_id(node)}-offers a")
     browser.confirm_dialog("<script>document.title = 'owned'</script>")
 
     browser.wait_until(lambda: browser.get_cell_text(node, "progress") == "3 of 6 remaining, 3 blocked")
     assert browser.get_cell_text(node, "state") == "Blocked"
     assert "budget web needs 3 healthy pods and has 3" in browser.get_cell_text(node, "why")
 
-    browser.wait_for_element(f"#{build_html_id(node)} th a").click()
+    browser.click(f"#{build_html_id(node)} th a")
     browser.wait_until(lambda: "kubectl -n" in browser.get_text("main"))
     text = browser.get_text("main")
     for expected in (
@@ -176,8 +176,8 @@ def test_blocked_drain_shows_reason_and_continues(browser: Browser, environment:
     browser.wait_until(lambda: "Succeeded" in browser.get_text("main"))
     assert "100 %" in browser.get_text("main")
 
-    browser.wait_for_element(".actions summary").click()
-    browser.wait_for_element(".actions li a").click()
+    browser.click(".actions summary")
+    browser.click(".actions li a")
     browser.confirm_dialog()
     browser.wait_until(lambda: "Not in maintenance." in browser.get_text("main"))
     assert browser.driver.current_url.endswith("/nodes/held-1")
@@ -222,7 +222,7 @@ def test_maintenances_of_every_api_group_can_be_stopped(
     browser.wait_until(lambda: browser.get_cell_text(node, "state") == "Drained")
     assert browser.get_cell_text(node, "why") == "by kubectl"
     assert browser.open_menu(node) == ["Stop Maintenance"]
-    browser.wait_for_element(f"#{build_html_id(node)}-offers a").click()
+    browser.click(f"#{build_html_id(node)}-offers a")
     browser.confirm_dialog()
     browser.wait_until(lambda: browser.get_cell_text(node, "state") == "In service")
 

@@ -54,7 +54,7 @@ def test_search_and_filter_are_instant_and_survive_reload(list_browser: Browser)
 
     type_search(browser, "LIST-1")
     assert browser.list_node_names() == ["list-10", "list-1"]
-    browser.wait_for_element("a[data-state=cordoned]").click()
+    browser.click("a[data-state=cordoned]")
     assert browser.list_node_names() == ["list-10"]
     assert get_query(browser) == "?q=LIST-1&state=cordoned"
     assert browser.run_script(COUNT_REQUESTS_SCRIPT) == request_count
@@ -62,7 +62,7 @@ def test_search_and_filter_are_instant_and_survive_reload(list_browser: Browser)
     browser.driver.refresh()
     assert browser.list_node_names() == ["list-10"]
     assert browser.get_text(".segmented [aria-current]").startswith("Cordoned by others")
-    browser.wait_for_element("a[data-state='']").click()
+    browser.click("a[data-state='']")
     type_search(browser, "nothing-has-this-name")
     assert browser.list_node_names() == []
     assert browser.get_text("#none:not([hidden]) strong") == "No nodes match this filter."
@@ -73,7 +73,7 @@ def test_order_survives_reload_and_live_update(list_browser: Browser, environmen
     browser = list_browser
     browser.wait_for_element("a[data-sort=name]").send_keys(Keys.ENTER)
     assert browser.list_node_names() == ["list-1", "list-2", "list-10"]
-    browser.wait_for_element("a[data-sort=name]").click()
+    browser.click("a[data-sort=name]")
     assert browser.list_node_names() == ["list-10", "list-2", "list-1"]
     assert browser.find_all("th[aria-sort=descending] a[data-sort=name]")
     assert get_query(browser) == "?q=list-&sort=name&order=desc"
@@ -85,7 +85,7 @@ def test_order_survives_reload_and_live_update(list_browser: Browser, environmen
     environment.cluster.kubectl("delete", "node", "list-5")
     browser.wait_until(lambda: browser.list_node_names() == ["list-10", "list-2", "list-1"])
 
-    browser.wait_for_element("a[data-sort=roles]").click()
+    browser.click("a[data-sort=roles]")
     assert browser.list_node_names() == ["list-2", "list-1", "list-10"]  # nodes without a role last
     assert browser.get_cell_text("list-2", "roles") == "worker"
 
@@ -113,7 +113,7 @@ def test_selected_rows_outside_filter_are_counted(list_browser: Browser) -> None
     type_search(browser, "list-10")
     assert browser.get_text("#count") == "1 selected, 1 of them not shown"
 
-    browser.wait_for_element("#all").click()
+    browser.click("#all")
     assert browser.get_text("#count") == "2 selected, 1 of them not shown"
     type_search(browser, "list-")
     assert browser.get_text("#count") == "2 selected"

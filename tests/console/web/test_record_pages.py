@@ -152,7 +152,7 @@ def open_page(browser: Browser, page: str) -> str:
         return "main"
     if page == "redrive":
         browser.open("/dead-letters")
-        browser.wait_for_element(".panel-head form button").click()
+        browser.click(".panel-head form button")
         browser.wait_for_dialog()
     else:
         open_event_panel(browser, page)
@@ -191,9 +191,9 @@ def test_events_are_grouped_by_maintenance_with_links_to_cause_and_effects(
     assert {"node.cordoned", "node.tainted", "pods.evicted"} <= {item.text for item in browser.find_all(".group th a")}
 
     open_event_panel(browser, "summary")
-    browser.wait_for_element("dialog[open] .effects a").click()
+    browser.click("dialog[open] .effects a")
     browser.wait_until(lambda: browser.get_text("#window-body h2") == "pods.evicted")
-    browser.wait_for_element("dialog[open] .properties a[hx-get]").click()
+    browser.click("dialog[open] .properties a[hx-get]")
     browser.wait_until(lambda: browser.get_text("#window-body h2") == "node.tainted")
 
     browser.select_tab("attempts")
@@ -230,7 +230,7 @@ def test_new_event_appears_and_groups_stay_as_the_user_left_them(browser: Browse
     """Check that the live list shows a new event, keeps a closed group closed, and keeps the keyboard focus."""
     record_event(site, "tail-1")
     browser.open("/events")
-    browser.wait_for_element("#group-tail-1-uid[open] summary").click()
+    browser.click("#group-tail-1-uid[open] summary")
     browser.wait_for_element("#group-tail-1-uid:not([open])")
 
     record_event(site, "tail-2")
@@ -250,21 +250,21 @@ def test_live_list_is_paused_while_the_user_reads(browser: Browser) -> None:
     assert browser.run_script(UPDATE_SCRIPT) == 1
     assert browser.get_text("#tail-state") == "Live"
 
-    browser.wait_for_element("#tail tbody th a").click()
+    browser.click("#tail tbody th a")
     browser.wait_for_dialog()
     assert browser.run_script(UPDATE_SCRIPT) == 0
     assert browser.get_text("#tail-state") == "Paused while an event is open"
-    browser.wait_for_element("dialog[open] .cancel").click()
+    browser.click("dialog[open] .cancel")
     assert browser.run_script(UPDATE_SCRIPT) == 1
 
     browser.run_script("document.body.style.minHeight = '300vh'; window.scrollTo(0, 1000)")
     assert browser.run_script(UPDATE_SCRIPT) == 0
     assert browser.get_text("#tail-state").startswith("Paused while you read")
     browser.run_script("window.scrollTo(0, 0)")
-    browser.wait_for_element("#tail-button").click()
+    browser.click("#tail-button")
     assert browser.run_script(UPDATE_SCRIPT) == 0
     assert browser.get_text("#tail-state") == "Paused"
-    browser.wait_for_element("#tail-button").click()
+    browser.click("#tail-button")
     assert browser.run_script(UPDATE_SCRIPT) == 1
 
 

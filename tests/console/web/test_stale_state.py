@@ -347,9 +347,9 @@ def test_progress_dialog_of_redrive_recovers_from_failed_request(
     with WebConsole(site.environment.cluster, tmp_path, *options, **urls) as console:
         outage_browser = Browser(browser.driver, console)
         outage_browser.open("/dead-letters")
-        outage_browser.wait_for_element("tbody form button").click()
+        outage_browser.click("tbody form button")
         outage_browser.wait_for_dialog()
-        outage_browser.wait_for_element("dialog[open] .buttons button").click()
+        outage_browser.click("dialog[open] .buttons button")
         outage_browser.wait_until(lambda: "Redriving: 0 of 1" in outage_browser.get_text("dialog[open]"))
         outage_browser.run_script(COUNT_FAILURES_SCRIPT)
         api_server_relay.cut()
