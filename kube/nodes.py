@@ -139,9 +139,9 @@ def build_taint_patch(node: Node, drain_taint: str, maintenance_uid: str) -> lis
 def build_restore_patch(node: Node, drain_taints: Iterable[str], *, successor_uid: str = "") -> list[Object]:
     """Build the JSON patch that removes the drain taints, the cordon, the unschedulable taint and the project's labels.
 
-    Drain taints are removed regardless of their values. `successor_uid` is the uid of the node's next
-    maintenance, "" if there is none. With a next maintenance, the cordon and the unschedulable taint stay, and the
-    label gets that uid.
+    Drain taints are removed regardless of their values. `successor_uid` is the uid of the node's next maintenance,
+    "" if there is none. With a next maintenance, the cordon and the unschedulable taint stay, and the label gets that
+    uid.
     """
     keys: Collection[str] = {*drain_taints, *([] if successor_uid else [UNSCHEDULABLE_TAINT])}
     patch = _build_untaint_patch(node, keys)
