@@ -227,7 +227,7 @@ def uncordon_node(workload: Workload, maintenance: Object) -> None:
 
 @pytest.mark.usefixtures("delete_permission")
 @pytest.mark.parametrize("change", [delete_maintenance, remove_later_escalation_steps, uncordon_node])
-def test_escalation_step_deletes_no_pod_if_maintenance_changed_after_begin(
+def test_escalation_step_deletes_no_pod_after_removal_of_maintenance_step_or_cordon(
     functions: Functions, workload: Workload, audit: AuditLog, change: Callable[[Workload, Object], None]
 ) -> None:
     """Check that an escalation step deletes no pod if the maintenance, the step or the cordon was removed before."""
