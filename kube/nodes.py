@@ -140,8 +140,8 @@ def build_restore_patch(node: Node, drain_taints: Iterable[str], *, next_mainten
     """Build the JSON patch that removes the drain taints, the cordon, the unschedulable taint and the project's labels.
 
     Drain taints are removed regardless of their values. `next_maintenance_uid` is the uid of the node's next
-    maintenance, "" if there is none. With a next maintenance, the cordon and the unschedulable taint stay, and the label
-    gets that uid.
+    maintenance, "" if there is none. With a next maintenance, the cordon and the unschedulable taint stay, and the
+    label gets that uid.
     """
     keys: Collection[str] = {*drain_taints, *([] if next_maintenance_uid else [UNSCHEDULABLE_TAINT])}
     patch = _build_untaint_patch(node, keys)
