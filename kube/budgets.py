@@ -191,11 +191,11 @@ def build_blocked_by_budget(budget: Budget, pod: Pod, leaving_healthy: int = 0) 
         healthy,
         needed,
         never_allows_disruption(budget),
-        _find_loosening_change(budget, healthy, is_pod_ready=is_ready(pod)),
+        _suggest_pdb_change(budget, healthy, is_pod_ready=is_ready(pod)),
     )
 
 
-def _find_loosening_change(budget: Budget, healthy: int, *, is_pod_ready: bool) -> str:
+def _suggest_pdb_change(budget: Budget, healthy: int, *, is_pod_ready: bool) -> str:
     """Return the smallest change to the PodDisruptionBudget's spec that allows one more eviction, as `field=value`.
 
     For an unready pod, the policy AlwaysAllow suffices. For `maxUnavailable`, the result is "" if the status lacks the

@@ -25,7 +25,7 @@ from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
 from localcluster.web_console import WebConsole
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.invalid_events import TEXTS, InvalidEventGenerator
 
 DRAIN_COUNT = 3
@@ -102,7 +102,7 @@ def run_fuzz(request_count: int, seed: int) -> list[str]:
     with LocalCluster(folder / "servers", nodes=1) as cluster:
         localproduct.install_manifests(cluster, with_v1alpha1=True)
         with Product(cluster, folder / "product") as product:
-            environment = ChainEnvironment(cluster, product)
+            environment = EventChainEnvironment(cluster, product)
             urls = {"functions_url": product.functions_url, "broker_url": product.broker_url}
             with WebConsole(cluster, folder / "product", "--journal", product.journal, **urls) as console:
                 findings = _compare_drains(environment, console, request_count, Random(seed))
@@ -111,7 +111,7 @@ def run_fuzz(request_count: int, seed: int) -> list[str]:
 
 
 def _compare_drains(
-    environment: ChainEnvironment, console: WebConsole, request_count: int, random: Random
+    environment: EventChainEnvironment, console: WebConsole, request_count: int, random: Random
 ) -> list[str]:
     node = environment.create_node()
     environment.create_pods(node, 1, finalizers=["example.com/hold"])
@@ -162,7 +162,7 @@ def _send_requests(
     return response_counts, findings
 
 
-def _measure_drain_seconds(environment: ChainEnvironment) -> float:
+def _measure_drain_seconds(environment: EventChainEnvironment) -> float:
     """Drain a node with ten pods; return the seconds from the maintenance's creation to its phase Succeeded."""
     node = environment.create_node()
     environment.create_pods(node, 10)

@@ -30,7 +30,7 @@ UPDATE_START = b"event: rows"
 """The beginning of each server-sent event that updates the page."""
 
 
-def measure_viewers(rig: Rig, nodes: Sequence[str]) -> list[Figure]:
+def measure_viewer_load(rig: Rig, nodes: Sequence[str]) -> list[Figure]:
     """Load the list of nodes, then keep it open on `VIEWERS` pages while nodes are cordoned and uncordoned.
 
     Raises `RuntimeError` if a page receives no update, and `ClientResponseError` if a request is rejected.

@@ -238,7 +238,7 @@ MEASUREMENTS: dict[Observation, Callable[[Rig], list[Figure]]] = {
     IDLE_MAINTENANCES: _measure_idle_maintenances,
     ADMISSION_LOAD: lambda rig: latency.measure_latency(rig, ADMISSION_LOAD.name, _list_node_names(rig), ()),
     LARGE_ADMISSION_LOAD: _measure_large_admission,
-    CONSOLE_VIEWERS: lambda rig: console_viewers.measure_viewers(rig, _list_node_names(rig)),
+    CONSOLE_VIEWERS: lambda rig: console_viewers.measure_viewer_load(rig, _list_node_names(rig)),
     RECREATED_PODS: lambda rig: _RecreatedPods(rig).measure(),
     UPGRADE: lambda rig: upgrade_requests.measure_upgrade(rig, _list_node_names(rig)),
     LARGE_UPGRADE: lambda rig: upgrade_requests.measure_upgrade(rig, _list_node_names(rig)),

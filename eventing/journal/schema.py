@@ -191,7 +191,7 @@ def is_current(connection: Connection) -> bool:
 
 
 def has_version_table(connection: Connection) -> bool:
-    """Return whether the database has the table that contains the version."""
+    """Return whether the table with the version of the schema exists."""
     return inspect(connection).has_table(VERSION_TABLE.name)
 
 

@@ -157,10 +157,10 @@ def _exclude_host(affinity: Any, host: str) -> Any:
             lambda expressions: [*(expressions or []), not_on_host] if _is_list_or_none(expressions) else expressions,
         )
 
-    def exclude_in_terms(terms: Any) -> Any:
+    def exclude_nodes_in_selector_terms(terms: Any) -> Any:
         return [exclude_in_term(term) for term in terms or [{}]] if _is_list_or_none(terms) else terms
 
-    return _update_at_path(affinity, NODE_SELECTOR_TERMS_PATH, exclude_in_terms)
+    return _update_at_path(affinity, NODE_SELECTOR_TERMS_PATH, exclude_nodes_in_selector_terms)
 
 
 def _update_at_path(value: Any, path: tuple[str, ...], update: Callable[[Any], Any]) -> Any:

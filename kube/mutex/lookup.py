@@ -95,7 +95,7 @@ async def read_snapshot(
     current_nodes = {get_current_node(get_record(run)) for run in active_runs}
     job_items, maintainers = await gather_all(
         list_or_empty(api, "/apis/batch/v1/jobs", label_selector=RUN_LABEL, resource_version=CACHED_VERSION),
-        _find_maintainers(api, current_nodes, nodes_by_name),
+        _find_maintainers_by_node(api, current_nodes, nodes_by_name),
     )
     return replace(snapshot, jobs=_index_by_reference(job_items), maintainers=maintainers)
 
@@ -104,7 +104,9 @@ def _index_by_reference(objects: Iterable[Object]) -> dict[Reference, Object]:
     return {get_reference(obj): obj for obj in objects}
 
 
-async def _find_maintainers(api: Api, node_names: Iterable[str], nodes: Mapping[str, Object]) -> dict[str, Maintainer]:
+async def _find_maintainers_by_node(
+    api: Api, node_names: Iterable[str], nodes: Mapping[str, Object]
+) -> dict[str, Maintainer]:
     maintained = [nodes[name] for name in node_names if name in nodes and get_maintenance_uid(nodes[name])]
     maintainers = await gather_all(*(find_maintainer(api, node, CACHED_VERSION) for node in maintained))
     return {

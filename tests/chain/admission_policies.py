@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from kube.client.api_errors import Rejected
 from kube.paths import Object
 from localcluster.processes import wait_until_ready
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.chain.mutex.environment import MutexEnvironment
 
 ADMISSION_API_PATH = "/apis/admissionregistration.k8s.io/v1"
@@ -16,7 +16,7 @@ ADMISSION_API_PATH = "/apis/admissionregistration.k8s.io/v1"
 
 @contextmanager
 def apply_policy(
-    environment: ChainEnvironment | MutexEnvironment,
+    environment: EventChainEnvironment | MutexEnvironment,
     name: str,
     rule: Object,
     expression: str,

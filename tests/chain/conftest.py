@@ -9,22 +9,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chain.environment import ChainEnvironment, FinishedMaintenances
+from tests.chain.environment import EventChainEnvironment, FinishedMaintenances
 from tests.chain.running_product import run_product
 
 
 @pytest.fixture(scope="package")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChainEnvironment]:
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EventChainEnvironment]:
     """Yield a cluster with all three NodeMaintenance APIs and the running product."""
     folder = tmp_path_factory.mktemp("chain")
     with run_product(folder) as (cluster, product):
-        chain_environment = ChainEnvironment(cluster, product)
+        chain_environment = EventChainEnvironment(cluster, product)
         yield chain_environment
         chain_environment.client.close()
 
 
 @pytest.fixture(scope="package")
-def finished_maintenances(environment: ChainEnvironment) -> Iterator[FinishedMaintenances]:
+def finished_maintenances(environment: EventChainEnvironment) -> Iterator[FinishedMaintenances]:
     """Yield three finished maintenances, which all tests of the package share."""
     with FinishedMaintenances(environment) as maintenances:
         yield maintenances

@@ -37,7 +37,7 @@ def has_succeeded(maintenance: Object) -> bool:
     return m.get_phase(maintenance) == "Succeeded"
 
 
-class ChainEnvironment:
+class EventChainEnvironment:
     """A cluster on which the product runs, with helpers that act as the administrator."""
 
     def __init__(self, cluster: LocalCluster, product: Product, journal: str = "") -> None:
@@ -253,7 +253,7 @@ class ChainEnvironment:
 class FinishedMaintenances:
     """Context manager that creates three maintenances, and lists the product's writes since they have succeeded."""
 
-    def __init__(self, environment: ChainEnvironment) -> None:
+    def __init__(self, environment: EventChainEnvironment) -> None:
         self._environment = environment
         self._nodes = [environment.create_node() for _ in range(3)]
         self._paths = [environment.create_maintenance(node) for node in self._nodes]

@@ -14,10 +14,10 @@ from eventing.journal.store import Journal, Query
 from eventing.replay.function_client import find_recorded_attempt
 from kube.client.sync_client import SyncClient
 from localcluster.processes import wait_until_ready
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 
 
-def wait_for_recorded_events(environment: ChainEnvironment, uid: str) -> list[Entry]:
+def wait_for_recorded_events(environment: EventChainEnvironment, uid: str) -> list[Entry]:
     """Wait until all events of a maintenance are delivered and recorded, and return its recorded events."""
     environment.wait_until_delivered()  # An event that is still undelivered could cause further events.
     return wait_for_complete_recording(environment.client, environment.journal, uid)
@@ -51,7 +51,7 @@ def select_reply_ids(object_uid: str, attempt: Attempt) -> set[str]:
     return {str(reply["id"]) for reply in attempt.replies if object_uid in map(reply.get, EXTENSION_OF_KIND.values())}
 
 
-def run_command(environment: ChainEnvironment, *arguments: str) -> Result:
+def run_command(environment: EventChainEnvironment, *arguments: str) -> Result:
     """Run `kubectl maintenance` on the environment's cluster and journal."""
     cluster_options = ("--kubeconfig", str(environment.cluster.kubeconfig))
     journal_options = ("--journal", environment.journal) if "--journal" not in arguments else ()

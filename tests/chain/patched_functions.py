@@ -12,12 +12,12 @@ from localcluster.function_server import FunctionConfig, build_function_server
 from localcluster.processes import wait_until_ready
 from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK, ROOT
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 
 
 @contextmanager
 def serve_patched_functions(
-    environment: ChainEnvironment, directory: Path, file: str, old: str, new: str, port: int, **variables: str
+    environment: EventChainEnvironment, directory: Path, file: str, old: str, new: str, port: int, **variables: str
 ) -> Iterator[str]:
     """Replace `old` with `new` in a copy of the source code, serve the functions from the copy, and yield their URL.
 

@@ -7,7 +7,7 @@ import pytest
 from kube.nodes import build_node_path
 from kube.paths import Object
 from localcluster.audit_log import OWN_USER_PREFIX, AuditLog
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.chain.test_not_ready import WRITTEN_RESOURCES
 from tests.proofs import proves
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("finished_maintenances")
 
 
 @proves("NMO-5", "C32")
-def test_nothing_is_evicted_before_cordon_and_taint(environment: ChainEnvironment) -> None:
+def test_nothing_is_evicted_before_cordon_and_taint(environment: EventChainEnvironment) -> None:
     """NMO-5, C32: the node is cordoned and tainted before the first eviction."""
     node = environment.create_node()
     pods = environment.create_pods(node, 5)
@@ -40,7 +40,7 @@ def test_nothing_is_evicted_before_cordon_and_taint(environment: ChainEnvironmen
 
 
 @proves("NMO-6")
-def test_each_eviction_has_uid_precondition_and_no_pod_is_deleted(environment: ChainEnvironment) -> None:
+def test_each_eviction_has_uid_precondition_and_no_pod_is_deleted(environment: EventChainEnvironment) -> None:
     """NMO-6, 9: every eviction has the pod's uid as a precondition, and the product never deletes a pod directly."""
     node = environment.create_node()
     pods = environment.create_pods(node, 5)
@@ -61,7 +61,7 @@ def test_each_eviction_has_uid_precondition_and_no_pod_is_deleted(environment: C
 
 
 @proves("C10")
-def test_maintenance_writes_only_what_drain_requires_and_leaves_node_ready(environment: ChainEnvironment) -> None:
+def test_maintenance_writes_only_what_drain_requires_and_leaves_node_ready(environment: EventChainEnvironment) -> None:
     """C10: the product writes only what a drain requires, and the Node is not recreated and stays Ready.
 
     In the Node, the product changes only `unschedulable`, taints and labels.

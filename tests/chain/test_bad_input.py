@@ -9,7 +9,7 @@ import pytest
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import Object
 from localcluster.errors import LocalClusterError
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.proofs import proves
 
 pytestmark = pytest.mark.abreast
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.abreast
 
 @pytest.mark.slow
 @proves("NMO-19")
-def test_maintenance_for_unknown_node_fails_until_node_is_created(environment: ChainEnvironment) -> None:
+def test_maintenance_for_unknown_node_fails_until_node_is_created(environment: EventChainEnvironment) -> None:
     """NMO-19: a maintenance for an unknown node fails with the reason, and begins at a tick once the node exists."""
     path = environment.create_maintenance("chain-not-yet")
     status = environment.wait_for_state(path, lambda maintenance: bool((maintenance.get("status") or {}).get("phase")))[
@@ -43,7 +43,9 @@ def test_maintenance_for_unknown_node_fails_until_node_is_created(environment: C
         pytest.param({"spec": {"nodeName": 7}}, "spec.nodeName", id="number"),
     ],
 )
-def test_schema_rejects_invalid_node_name(environment: ChainEnvironment, spec: Object, expected_message: str) -> None:
+def test_schema_rejects_invalid_node_name(
+    environment: EventChainEnvironment, spec: Object, expected_message: str
+) -> None:
     """NMO-2, NMO-18: even without the admission webhook, the CRD's schema rejects an invalid `nodeName`."""
     type_and_metadata = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": "bad"}}
 
@@ -54,7 +56,7 @@ def test_schema_rejects_invalid_node_name(environment: ChainEnvironment, spec: O
 
 
 @proves("NMO-18", "NMO-21")
-def test_node_name_of_maintenance_cannot_be_changed(environment: ChainEnvironment) -> None:
+def test_node_name_of_maintenance_cannot_be_changed(environment: EventChainEnvironment) -> None:
     """NMO-21: the API server rejects a change to `spec.nodeName`, while `spec.reason` may change at any time."""
     node = environment.create_node()
     path = environment.create_maintenance(node)
@@ -72,7 +74,7 @@ def test_node_name_of_maintenance_cannot_be_changed(environment: ChainEnvironmen
 
 
 @proves("NMO-20")
-def test_deleting_node_deletes_its_maintenance(environment: ChainEnvironment) -> None:
+def test_deleting_node_deletes_its_maintenance(environment: EventChainEnvironment) -> None:
     """NMO-20, NMO-14: deleting a node also deletes its NodeMaintenance."""
     node = environment.create_node()
     path = environment.create_maintenance(node)
@@ -83,7 +85,7 @@ def test_deleting_node_deletes_its_maintenance(environment: ChainEnvironment) ->
     assert environment.wait_for_deletion(path, timeout=10) < 10
 
 
-def test_pod_with_finalizer_is_reported_as_blocked(environment: ChainEnvironment) -> None:
+def test_pod_with_finalizer_is_reported_as_blocked(environment: EventChainEnvironment) -> None:
     """NMO-12, OSV-15: a terminating pod with a finalizer is reported as blocked until the finalizer is removed."""
     node = environment.create_node()
     (pod,) = environment.create_pods(node, 1, finalizers=["example.com/hold"], grace=1)
@@ -105,7 +107,7 @@ def test_pod_with_finalizer_is_reported_as_blocked(environment: ChainEnvironment
     environment.wait_for_deletion(path)
 
 
-def test_terminating_namespace_does_not_block_drain(environment: ChainEnvironment) -> None:
+def test_terminating_namespace_does_not_block_drain(environment: EventChainEnvironment) -> None:
     """NMO-6: pods in a terminating namespace, where evictions are forbidden, do not block other evictions."""
     node, namespace = environment.create_node(), environment.create_namespace()
     environment.create_pods(node, 5, namespace=namespace, delete="1s")

@@ -7,13 +7,13 @@ from datetime import datetime
 import pytest
 
 from kube.paths import Object
-from tests.chain.environment import ChainEnvironment, has_succeeded
+from tests.chain.environment import EventChainEnvironment, has_succeeded
 from tests.machine_speed import is_below_scaled_limit
 from tests.proofs import proves
 
 
 @proves("NMO-6", "NMO-10", "NMO-12", "NMO-13", "C21")
-def test_budget_that_allows_one_disruption_serializes_evictions(environment: ChainEnvironment) -> None:
+def test_budget_that_allows_one_disruption_serializes_evictions(environment: EventChainEnvironment) -> None:
     """NMO-10, 12, 13, C21: a PodDisruptionBudget that allows one disruption serializes the evictions.
 
     Progress never decreases, `pendingPods` only shrinks, and `evictionPods` keeps its initial value. The status reports
@@ -43,7 +43,7 @@ def test_budget_that_allows_one_disruption_serializes_evictions(environment: Cha
     assert "lastError" not in statuses[-1]
     assert statuses[-1]["blockedPods"] == []
     assert all(
-        abs(_compute_seconds_between(state["status"]["lastUpdate"], _get_status_write_time(state))) <= 1
+        abs(_compute_seconds_between(_get_status_write_time(state), state["status"]["lastUpdate"])) <= 1
         for state in states
     )
     environment.request_deletion(path)
@@ -51,7 +51,7 @@ def test_budget_that_allows_one_disruption_serializes_evictions(environment: Cha
 
 
 @pytest.fixture
-def unevictable_pods(environment: ChainEnvironment) -> list[Object]:
+def unevictable_pods(environment: EventChainEnvironment) -> list[Object]:
     """Return three pods on one node whose PodDisruptionBudget allows no disruptions."""
     namespace = environment.create_namespace()
     pods = environment.create_pods(environment.create_node(), 3, namespace=namespace, labels={"app": "x"})
@@ -61,7 +61,7 @@ def unevictable_pods(environment: ChainEnvironment) -> list[Object]:
 
 @proves("X-6")
 def test_pods_are_evicted_soon_after_budget_is_deleted(
-    environment: ChainEnvironment, unevictable_pods: list[Object]
+    environment: EventChainEnvironment, unevictable_pods: list[Object]
 ) -> None:
     """NMO-13, X-6: pods are evicted within 0.5 s after the PodDisruptionBudget that blocked them is deleted.
 
@@ -97,7 +97,7 @@ def test_pods_are_evicted_soon_after_budget_is_deleted(
     environment.wait_for_deletion(path)
 
 
-def test_pod_with_two_budgets_is_blocked_and_other_pods_are_evicted(environment: ChainEnvironment) -> None:
+def test_pod_with_two_budgets_is_blocked_and_other_pods_are_evicted(environment: EventChainEnvironment) -> None:
     """NMO-6: a pod with two PodDisruptionBudgets is reported as blocked, while the other pods are evicted."""
     node, namespace = environment.create_node(), environment.create_namespace()
     environment.create_pods(node, 1, namespace=namespace, labels={"app": "x", "twice": "yes"})
@@ -132,7 +132,7 @@ def _get_status_write_time(maintenance: Object) -> str:
     return str(max(times))
 
 
-def _compute_seconds_between(end: str, start: str) -> float:
+def _compute_seconds_between(start: str, end: str) -> float:
     return (_parse_time(end) - _parse_time(start)).total_seconds()
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.chain.mutex.test_speed import RequestLog
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
@@ -18,7 +18,7 @@ POD_COUNT, MAX_REQUESTS = 10, 42
 """Thirty requests per node and 1.2 per pod, without watches and without Events recorded after the drain."""
 
 
-def test_drain_of_ten_pods_stays_within_request_limit(environment: ChainEnvironment) -> None:
+def test_drain_of_ten_pods_stays_within_request_limit(environment: EventChainEnvironment) -> None:
     """X-3: the product sends at most `MAX_REQUESTS` requests to drain ten pods, from creation to `Succeeded`."""
     node, request_counts_by_drain = environment.create_node(), []
     for _ in range(DRAIN_COUNT):

@@ -10,7 +10,7 @@ import pytest
 
 from kube.paths import Object
 from localcluster.product import Product
-from tests.chain.environment import ChainEnvironment, has_succeeded
+from tests.chain.environment import EventChainEnvironment, has_succeeded
 from tests.proofs import proves
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ LOST_RESPONSE_STATUS = 504
 
 
 @pytest.fixture(autouse=True)
-def _restart_product(environment: ChainEnvironment) -> Iterator[None]:
+def _restart_product(environment: EventChainEnvironment) -> Iterator[None]:
     """Restart the product's stopped processes after each test."""
     yield
     for server, start in (
@@ -37,7 +37,7 @@ def _restart_product(environment: ChainEnvironment) -> Iterator[None]:
 
 
 @proves("X-3")
-def test_maintenance_created_while_sources_are_down_succeeds(environment: ChainEnvironment) -> None:
+def test_maintenance_created_while_sources_are_down_succeeds(environment: EventChainEnvironment) -> None:
     """X-3: a maintenance created while delivery and event sources are down succeeds within one resync interval."""
     node = environment.create_node()
     environment.create_pods(node, 3)
@@ -54,7 +54,7 @@ def test_maintenance_created_while_sources_are_down_succeeds(environment: ChainE
 
 
 @proves("X-5", "NMO-15")
-def test_maintenance_deleted_while_product_is_down_remains_until_restored(environment: ChainEnvironment) -> None:
+def test_maintenance_deleted_while_product_is_down_remains_until_restored(environment: EventChainEnvironment) -> None:
     """X-5, NMO-15: a maintenance that is deleted while the product is down remains until its node is restored."""
     node = environment.create_node()
     path = environment.create_maintenance(node)
@@ -82,7 +82,7 @@ def test_maintenance_deleted_while_product_is_down_remains_until_restored(enviro
     ],
 )
 def test_no_pod_is_evicted_twice_after_crash_during_drain(
-    environment: ChainEnvironment, kill: Callable[[Product], None], start: Callable[[Product], None]
+    environment: EventChainEnvironment, kill: Callable[[Product], None], start: Callable[[Product], None]
 ) -> None:
     """X-2, X-3, design rule 4: after a SIGKILL during a drain, the drain completes, and each pod is evicted once."""
     node = environment.create_node()
@@ -111,7 +111,7 @@ def _get_evicted_uid(eviction: Object) -> str:
     return str(eviction["requestObject"]["deleteOptions"]["preconditions"]["uid"])
 
 
-def wait_for_terminating_pods(environment: ChainEnvironment, pods: list[Object], count: int) -> None:
+def wait_for_terminating_pods(environment: EventChainEnvironment, pods: list[Object], count: int) -> None:
     """Wait until `count` of the pods are terminating."""
     namespace = pods[0]["metadata"]["namespace"]
     terminating_uids: set[str] = set()

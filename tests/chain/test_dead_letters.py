@@ -17,30 +17,30 @@ from eventing.journal.entries import Entry
 from eventing.journal.store import Journal, Query
 from eventing.replay.function_client import post_event
 from localcluster.processes import reserve_port, wait_until_ready
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.chain.journal_reading import run_command, wait_for_recorded_events
 from tests.chain.patched_functions import serve_patched_functions
 
 
-def find_dead_letters(environment: ChainEnvironment, **query: object) -> list[Entry]:
+def find_dead_letters(environment: EventChainEnvironment, **query: object) -> list[Entry]:
     with closing(Journal(environment.journal)) as journal:
         return journal.select(Query(dead_letters_only=True, **query))  # type: ignore[arg-type]
 
 
-def list_dead_letters(environment: ChainEnvironment, *arguments: str) -> dict[str, dict[str, object]]:
+def list_dead_letters(environment: EventChainEnvironment, *arguments: str) -> dict[str, dict[str, object]]:
     """Return the dead letters that the command lists, as a dictionary by event id."""
     result = run_command(environment, "deadletters", "-o", "json", *arguments)
     assert result.exit_code == 0, result.output
     return {dead_letter["event"]: dead_letter for dead_letter in json.loads(result.stdout)["deadLetters"]}
 
 
-def build_functions_option(environment: ChainEnvironment) -> tuple[str, str]:
+def build_functions_option(environment: EventChainEnvironment) -> tuple[str, str]:
     """Return the command-line option for the functions' URL, because the local delivery's Triggers contain no URL."""
     return "--functions", environment.product.functions_url
 
 
 @pytest.fixture
-def rejected_event(environment: ChainEnvironment, tmp_path: Path) -> Iterator[tuple[str, Entry]]:
+def rejected_event(environment: EventChainEnvironment, tmp_path: Path) -> Iterator[tuple[str, Entry]]:
     """Yield the API path of a maintenance of which `taint` has rejected an event, and the resulting dead letter.
 
     A modified copy of `taint` rejected the event; afterwards, the unmodified functions run again.
@@ -73,7 +73,7 @@ def rejected_event(environment: ChainEnvironment, tmp_path: Path) -> Iterator[tu
 
 
 def test_redrive_calls_only_rejecting_function_and_drain_succeeds(
-    environment: ChainEnvironment, rejected_event: tuple[str, Entry]
+    environment: EventChainEnvironment, rejected_event: tuple[str, Entry]
 ) -> None:
     """X-6: redriving a listed dead letter calls only the function that rejected it, and the drain then succeeds."""
     path, dead_letter = rejected_event
@@ -115,7 +115,7 @@ def _list_reply_types(journal: Journal, event_id: str) -> list[str]:
     return [entry.event.get_type() for entry in journal.select() if entry.cause == event_id]
 
 
-def test_dead_letter_rejected_again_remains_open(environment: ChainEnvironment) -> None:
+def test_dead_letter_rejected_again_remains_open(environment: EventChainEnvironment) -> None:
     """X-6: a dead letter that is rejected again stays open, and the command prints the reason and exits with 1."""
     event = CloudEvent(
         {"id": "poison", "source": "/test", "type": events.NODE_CORDONED, "datacontenttype": "application/json"}, {}
@@ -139,7 +139,7 @@ def test_dead_letter_rejected_again_remains_open(environment: ChainEnvironment) 
 
 
 @pytest.mark.slow
-def test_dead_letter_remains_open_if_reply_is_not_published(environment: ChainEnvironment) -> None:
+def test_dead_letter_remains_open_if_reply_is_not_published(environment: EventChainEnvironment) -> None:
     """X-6: if the reply to a redrive cannot be published, the dead letter stays open and can be redriven again."""
     node = environment.create_node()
     path = environment.drain_node_with_pods(node, 1)
@@ -198,7 +198,7 @@ INVALID_COMMANDS = {
 
 @pytest.mark.parametrize(("arguments", "expected_message"), INVALID_COMMANDS.values(), ids=INVALID_COMMANDS)
 def test_invalid_redrive_command_exits_with_2_and_remedy(
-    environment: ChainEnvironment, arguments: list[str], expected_message: str
+    environment: EventChainEnvironment, arguments: list[str], expected_message: str
 ) -> None:
     """X-6: an invalid `redrive` command exits with 2 and prints one line with the remedy."""
     result = run_command(environment, "redrive", *arguments)

@@ -16,7 +16,7 @@ from kube.maintenance.groups import DRAIN_TAINTS, KUBEVIRT, MEDIK8S
 from kube.nodes import MAINTENANCE_LABEL, NODES_PATH, build_node_path, is_in_maintenance
 from kube.paths import Object
 from tests.chain.admission_policies import apply_policy
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.chain.journal_reading import wait_for_recorded_events
 from tests.proofs import proves
 
@@ -42,13 +42,13 @@ def has_phase(maintenance: Object) -> bool:
     return bool(m.get_phase(maintenance))
 
 
-def count_product_events(environment: ChainEnvironment, maintenance: Object) -> Counter[str]:
+def count_product_events(environment: EventChainEnvironment, maintenance: Object) -> Counter[str]:
     """Return a map from event type to number of events that the product emitted about the maintenance."""
     types = (entry.event.get_type() for entry in wait_for_recorded_events(environment, maintenance["metadata"]["uid"]))
     return Counter(event_type for event_type in types if event_type in events.TYPE_DESCRIPTIONS)
 
 
-def replace_with_original_manifest(environment: ChainEnvironment, path: str) -> None:
+def replace_with_original_manifest(environment: EventChainEnvironment, path: str) -> None:
     """Replace the maintenance with its original manifest through `kubectl replace -f`, as a user would."""
     maintenance = environment.client.get(path)
     body = {key: maintenance[key] for key in ("apiVersion", "kind", "spec")}
@@ -58,7 +58,7 @@ def replace_with_original_manifest(environment: ChainEnvironment, path: str) -> 
 
 @pytest.mark.slow
 @proves("X-7", "NMO-14")
-def test_deleting_two_maintenances_per_node_restores_every_node(environment: ChainEnvironment) -> None:
+def test_deleting_two_maintenances_per_node_restores_every_node(environment: EventChainEnvironment) -> None:
     """X-7: deleting two maintenances for each node with one command restores every node, in any deletion order."""
     nodes = [environment.create_node() for _ in range(4)]
     first_paths = [environment.create_maintenance(node) for node in nodes]
@@ -86,7 +86,7 @@ def test_deleting_two_maintenances_per_node_restores_every_node(environment: Cha
 @pytest.mark.slow
 @pytest.mark.abreast
 @proves("X-6", "X-3")
-def test_maintenance_begins_once_updates_are_permitted(environment: ChainEnvironment) -> None:
+def test_maintenance_begins_once_updates_are_permitted(environment: EventChainEnvironment) -> None:
     """X-6, X-3: a maintenance that may not be updated reports the reason, and begins once updates are allowed."""
     node = environment.create_node()
     environment.create_pods(node, 2)
@@ -104,7 +104,7 @@ def test_maintenance_begins_once_updates_are_permitted(environment: ChainEnviron
 
 
 @contextmanager
-def apply_policy_against_updates(environment: ChainEnvironment, name: str) -> Iterator[None]:
+def apply_policy_against_updates(environment: EventChainEnvironment, name: str) -> Iterator[None]:
     """Reject updates to this maintenance, except to its status, while the `with` block runs."""
     rule = {
         "apiGroups": [MEDIK8S.api_version.split("/")[0]],
@@ -129,7 +129,7 @@ def apply_policy_against_updates(environment: ChainEnvironment, name: str) -> It
 @pytest.mark.slow
 @pytest.mark.abreast
 @proves("NMO-11", "X-3")
-def test_maintenance_replaced_during_drain_continues(environment: ChainEnvironment) -> None:
+def test_maintenance_replaced_during_drain_continues(environment: EventChainEnvironment) -> None:
     """X-3, NMO-11: after `kubectl replace`, a tick restores finalizer, owner and counts, and the drain continues."""
     node, namespace = environment.create_node(), environment.create_namespace()
     environment.create_pods(node, 3, namespace=namespace, labels={"app": "x"})
@@ -156,7 +156,7 @@ def test_maintenance_replaced_during_drain_continues(environment: ChainEnvironme
 
 @pytest.mark.slow
 @proves("X-5", "X-3")
-def test_maintenance_deleted_without_finalizer_restores_node(environment: ChainEnvironment) -> None:
+def test_maintenance_deleted_without_finalizer_restores_node(environment: EventChainEnvironment) -> None:
     """X-5, X-3: one tick restores the node and lease of a maintenance that was deleted without its finalizer."""
     node = environment.create_node()
     path = environment.create_maintenance(node)
@@ -172,7 +172,7 @@ def test_maintenance_deleted_without_finalizer_restores_node(environment: ChainE
     assert len(environment.list_product_writes()) == write_count_before
 
 
-def test_manually_uncordoned_node_is_cordoned_again(environment: ChainEnvironment) -> None:
+def test_manually_uncordoned_node_is_cordoned_again(environment: EventChainEnvironment) -> None:
     """Check that a manually uncordoned node is cordoned again, and that an Event on the node reports the repair."""
     node = environment.create_node()
     path = environment.create_maintenance(node)
@@ -190,7 +190,7 @@ def test_manually_uncordoned_node_is_cordoned_again(environment: ChainEnvironmen
 
 @pytest.mark.slow
 @pytest.mark.abreast
-def test_product_stops_writing_label_that_keeps_being_removed(environment: ChainEnvironment) -> None:
+def test_product_stops_writing_label_that_keeps_being_removed(environment: EventChainEnvironment) -> None:
     """Design rule 9: the product stops adding its label after a few writes if another controller keeps removing it."""
     node = environment.create_node()
     path = environment.create_maintenance(node)
@@ -220,7 +220,7 @@ def test_product_stops_writing_label_that_keeps_being_removed(environment: Chain
 
 
 def remove_label_repeatedly(
-    environment: ChainEnvironment, node: str, removed_labels: list[str], stop: threading.Event
+    environment: EventChainEnvironment, node: str, removed_labels: list[str], stop: threading.Event
 ) -> None:
     """Remove the product's label from the node whenever the product sets it, until `stop` is set."""
     for change in environment.cluster.watch(NODES_PATH, fields=f"metadata.name={node}", timeout=30):

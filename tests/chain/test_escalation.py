@@ -8,7 +8,7 @@ import pytest
 
 from eventing import events
 from functions.event_data import require_data
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.chain.journal_reading import wait_for_recorded_events
 from tests.manifests.rendering import MANIFESTS
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def delete_permission(environment: ChainEnvironment) -> Iterator[None]:
+def delete_permission(environment: EventChainEnvironment) -> Iterator[None]:
     """Let `evict` delete pods by means of the component `deleting`, and revoke this permission after the test."""
     manifest = MANIFESTS / "components" / "deleting" / "rbac.yaml"
     environment.cluster.kubectl("apply", "-f", manifest)
@@ -25,7 +25,7 @@ def delete_permission(environment: ChainEnvironment) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("delete_permission")
-def test_drain_with_deadline_and_escalation_succeeds_despite_budget(environment: ChainEnvironment) -> None:
+def test_drain_with_deadline_and_escalation_succeeds_despite_budget(environment: EventChainEnvironment) -> None:
     """Check that deadline and escalation steps are reported, and that each step's event precedes its deletion."""
     namespace = environment.create_namespace()
     node = environment.create_node()

@@ -14,7 +14,7 @@ import pytest
 from kube.evictions.requests import build_eviction, build_eviction_path
 from kube.paths import Object
 from tests.chain.admission_policies import apply_policy
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.proofs import proves
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,7 @@ def build_backoff_predicate(reason: str, pod_count: int) -> Callable[[Object], b
     return is_in_backoff
 
 
-def test_recreated_pods_are_in_backoff(environment: ChainEnvironment) -> None:
+def test_recreated_pods_are_in_backoff(environment: EventChainEnvironment) -> None:
     """Check that recreated pods that tolerate every taint are in backoff, so that ticks do not evict them again.
 
     Bare pods on the node are evicted. The drain completes once the toleration is removed.
@@ -64,7 +64,7 @@ def test_recreated_pods_are_in_backoff(environment: ChainEnvironment) -> None:
 
 
 @proves("X-6")
-def test_pods_with_node_name_in_template_are_in_backoff(environment: ChainEnvironment) -> None:
+def test_pods_with_node_name_in_template_are_in_backoff(environment: EventChainEnvironment) -> None:
     """Design rule 9: pods whose template sets `nodeName` are in backoff, and the status contains the reason.
 
     Such a template bypasses the scheduler and therefore the taints.
@@ -93,7 +93,7 @@ def test_pods_with_node_name_in_template_are_in_backoff(environment: ChainEnviro
 
 
 @proves("X-6")
-def test_pod_whose_eviction_is_rejected_by_policy_is_in_backoff(environment: ChainEnvironment) -> None:
+def test_pod_whose_eviction_is_rejected_by_policy_is_in_backoff(environment: EventChainEnvironment) -> None:
     """X-6: the status quotes the message of a policy that rejects a pod's eviction, and ticks respect the backoff.
 
     All other pods on the node are evicted.
@@ -119,7 +119,7 @@ def test_pod_whose_eviction_is_rejected_by_policy_is_in_backoff(environment: Cha
 
 
 @contextmanager
-def apply_policy_against_eviction(environment: ChainEnvironment, pod: Object) -> Iterator[None]:
+def apply_policy_against_eviction(environment: EventChainEnvironment, pod: Object) -> Iterator[None]:
     """Make a ValidatingAdmissionPolicy reject the pod's eviction while the `with` block runs."""
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/eviction"]}
@@ -133,7 +133,7 @@ def apply_policy_against_eviction(environment: ChainEnvironment, pod: Object) ->
         yield
 
 
-def _list_evicted_names(environment: ChainEnvironment, namespace: str) -> list[str]:
+def _list_evicted_names(environment: EventChainEnvironment, namespace: str) -> list[str]:
     """Return the name of each pod in this namespace whose eviction was requested, once per request."""
     requests = (
         entry["objectRef"]

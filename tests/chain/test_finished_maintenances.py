@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.chain.environment import ChainEnvironment, FinishedMaintenances
+from tests.chain.environment import EventChainEnvironment, FinishedMaintenances
 from tests.proofs import proves
 
 TICK_COUNT = 5
@@ -11,7 +11,7 @@ TICK_COUNT = 5
 
 @proves("X-3", "NMO-12")
 def test_ticks_write_nothing_to_finished_maintenances(
-    environment: ChainEnvironment, finished_maintenances: FinishedMaintenances
+    environment: EventChainEnvironment, finished_maintenances: FinishedMaintenances
 ) -> None:
     """X-3, NMO-12: the product does not write to three finished maintenances during a minute of resync ticks."""
     finished_maintenances.wait_for_tick_count(TICK_COUNT)

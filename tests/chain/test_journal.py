@@ -16,11 +16,11 @@ from eventing import events
 from eventing.journal.store import Journal, Query
 from localcluster.processes import wait_until_ready
 from localcluster.servers import ROOT
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.machine_speed import is_below_scaled_limit
 
 
-def test_journal_contains_every_function_call_of_drain(environment: ChainEnvironment) -> None:
+def test_journal_contains_every_function_call_of_drain(environment: EventChainEnvironment) -> None:
     """X-6: the journal contains a maintenance's events, and the function calls for them with their replies."""
     path = environment.drain_node_with_pods(environment.create_node(), 3)
     uid = environment.client.get(path)["metadata"]["uid"]
@@ -51,7 +51,7 @@ def test_journal_contains_every_function_call_of_drain(environment: ChainEnviron
 
 
 @pytest.fixture
-def large_drain(environment: ChainEnvironment) -> str:
+def large_drain(environment: EventChainEnvironment) -> str:
     """Return the name of a deleted maintenance that has drained 100 pods."""
     path = environment.drain_node_with_pods(environment.create_node(), 100)
     environment.request_deletion(path)
@@ -60,7 +60,7 @@ def large_drain(environment: ChainEnvironment) -> str:
 
 
 @pytest.mark.slow
-def test_event_tree_of_large_drain_is_printed_quickly(environment: ChainEnvironment, large_drain: str) -> None:
+def test_event_tree_of_large_drain_is_printed_quickly(environment: EventChainEnvironment, large_drain: str) -> None:
     """Check that `events -o tree` prints a drain of 100 pods within 0.3 s, excluding the interpreter's startup."""
     arguments = ["events", "--journal", str(environment.product.journal), "--maintenance", large_drain, "-o", "tree"]
 

@@ -13,7 +13,7 @@ from kube.maintenance.groups import GROUPS
 from kube.paths import Object
 from kube.pods import is_ready
 from localcluster.programs import build
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.proofs import proves
 from tests.workload import build_pod
 
@@ -33,7 +33,7 @@ NEVER_EVICTED_KINDS = {"DaemonSet", "mirror"}
 @pytest.mark.slow
 @proves("KNM-6", "OSV-1", "NMO-7", "NMO-8", "NMO-9", "NMO-11")
 @pytest.mark.parametrize("api_version", GROUPS)
-def test_maintenance_leaves_same_pods_as_kubectl_drain(environment: ChainEnvironment, api_version: str) -> None:
+def test_maintenance_leaves_same_pods_as_kubectl_drain(environment: EventChainEnvironment, api_version: str) -> None:
     """Check that a maintenance cordons the node and leaves the same pods on it as `kubectl drain`."""
     kubectl_node, node = create_node_with_all_pod_kinds(environment), create_node_with_all_pod_kinds(environment)
     kinds_before, kubectl_kinds_before = (
@@ -62,7 +62,7 @@ def test_maintenance_leaves_same_pods_as_kubectl_drain(environment: ChainEnviron
 
 @pytest.mark.slow
 @proves("OSV-1", "OSV-10", "DRN-1", "C11")
-def test_drain_command_leaves_same_pods_as_kubectl_drain(environment: ChainEnvironment) -> None:
+def test_drain_command_leaves_same_pods_as_kubectl_drain(environment: EventChainEnvironment) -> None:
     """Check that `kubectl maintenance drain` leaves a node in the same state as `kubectl drain` with the same flags."""
     kubectl_node, node = create_node_with_all_pod_kinds(environment), create_node_with_all_pod_kinds(environment)
 
@@ -104,7 +104,7 @@ def test_drain_command_leaves_same_pods_as_kubectl_drain(environment: ChainEnvir
     ],
 )
 def test_drain_options_leave_same_pods_as_kubectl_flags(
-    environment: ChainEnvironment, flags: tuple[str, ...], drain: Object
+    environment: EventChainEnvironment, flags: tuple[str, ...], drain: Object
 ) -> None:
     """DRN-1a: `spec.drain` leaves the same pods on a node as the equivalent flags of `kubectl drain`."""
     kubectl_node, node = create_node_with_all_pod_kinds(environment), create_node_with_all_pod_kinds(environment)
@@ -129,7 +129,7 @@ BLOCKED_KINDS_BY_FLAG = {
 @pytest.mark.slow
 @proves("DRN-1a")
 @pytest.mark.parametrize("flag", BLOCKED_KINDS_BY_FLAG)
-def test_drain_options_block_pods_that_kubectl_drain_refuses(environment: ChainEnvironment, flag: str) -> None:
+def test_drain_options_block_pods_that_kubectl_drain_refuses(environment: EventChainEnvironment, flag: str) -> None:
     """DRN-1a: a maintenance blocks the pods that make `kubectl drain` refuse to run, and evicts all other pods.
 
     Design rules 2 and 8: while these pods are blocked, ticks write nothing. After a change to the spec, the drain
@@ -171,12 +171,12 @@ def test_drain_options_block_pods_that_kubectl_drain_refuses(environment: ChainE
     environment.wait_for_deletion(path)
 
 
-def build_process_environment(environment: ChainEnvironment) -> dict[str, str]:
+def build_process_environment(environment: EventChainEnvironment) -> dict[str, str]:
     path = os.pathsep.join([str(build.ensure_programs()), os.environ["PATH"]])
     return {**os.environ, "PATH": path, "KUBECONFIG": str(environment.cluster.kubeconfig)}
 
 
-def create_node_with_all_pod_kinds(environment: ChainEnvironment) -> str:
+def create_node_with_all_pod_kinds(environment: EventChainEnvironment) -> str:
     """Create a node with one pod of each kind that a drain treats differently, and return the node's name."""
     node, namespace = environment.create_node(), environment.create_namespace()
     pods = f"/api/v1/namespaces/{namespace}/pods"
@@ -226,6 +226,6 @@ def build_controller_spec(kind: str, node: str) -> Object:
     return {**spec, **extra_fields, "selector": selector}
 
 
-def get_pod_kind_by_uid(environment: ChainEnvironment, node: str) -> dict[str, str]:
+def get_pod_kind_by_uid(environment: EventChainEnvironment, node: str) -> dict[str, str]:
     """Return a map from pod uid to value of the label `kind` for the pods on the node."""
     return {pod["metadata"]["uid"]: pod["metadata"]["labels"]["kind"] for pod in environment.list_pods_on(node)}

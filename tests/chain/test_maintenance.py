@@ -9,7 +9,7 @@ import pytest
 
 from kube.maintenance.groups import GROUPS, KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S
 from kube.paths import Object
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.proofs import proves
 
 SAMPLE_BY_API_VERSION = {
@@ -22,7 +22,7 @@ SAMPLE_BY_API_VERSION = {
 
 @proves("X-7", "NMO-4", "NMO-14", "NMO-15", "KNM-1", "C8", "C19")
 @pytest.mark.parametrize("api_version", GROUPS)
-def test_sample_maintenance_drains_and_restores_node(environment: ChainEnvironment, api_version: str) -> None:
+def test_sample_maintenance_drains_and_restores_node(environment: EventChainEnvironment, api_version: str) -> None:
     """X-7, C2, C3, NMO-3, 4, 6, 10, 14, 15, KNM-1, 4, DRN-12, 13, OSV-5, 11: the documented samples work."""
     name, node_name, reason = SAMPLE_BY_API_VERSION[api_version]
     node = environment.create_node(node_name)
@@ -57,7 +57,7 @@ def test_sample_maintenance_drains_and_restores_node(environment: ChainEnvironme
     assert restored_node["metadata"]["labels"]["example.com/mine"] == "yes"
 
 
-def test_kubectl_wait_returns_once_node_is_drained(environment: ChainEnvironment) -> None:
+def test_kubectl_wait_returns_once_node_is_drained(environment: EventChainEnvironment) -> None:
     """NMO-10: `kubectl wait --for=condition=Drained` returns when no pods remain to be evicted."""
     node = environment.create_node()
     environment.create_pods(node, 2, delete="300ms")
@@ -71,7 +71,7 @@ def test_kubectl_wait_returns_once_node_is_drained(environment: ChainEnvironment
 
 
 @proves("NMO-10")
-def test_maintenance_of_node_without_pods_succeeds(environment: ChainEnvironment) -> None:
+def test_maintenance_of_node_without_pods_succeeds(environment: EventChainEnvironment) -> None:
     """NMO-10: a maintenance without pods to evict succeeds with `evictionPods` 0 and `drainProgress` 100."""
     path = environment.create_maintenance(environment.create_node())
 
@@ -83,7 +83,7 @@ def test_maintenance_of_node_without_pods_succeeds(environment: ChainEnvironment
 
 
 @proves("NMO-6", "OSV-6", "C8")
-def test_evicted_pods_do_not_return_to_node_after_maintenance(environment: ChainEnvironment) -> None:
+def test_evicted_pods_do_not_return_to_node_after_maintenance(environment: EventChainEnvironment) -> None:
     """OSV-6, NMO-6: a Deployment's pods move to another node and stay there after the maintenance."""
     node, other_node = environment.create_node(), environment.create_node()
     namespace = environment.create_namespace()
@@ -101,7 +101,7 @@ def test_evicted_pods_do_not_return_to_node_after_maintenance(environment: Chain
 
 
 @proves("DRN-6")
-def test_product_does_not_write_to_manually_cordoned_node(environment: ChainEnvironment) -> None:
+def test_product_does_not_write_to_manually_cordoned_node(environment: EventChainEnvironment) -> None:
     """DRN-6: the product does not write to a node that was cordoned by hand and has no NodeMaintenance."""
     node = environment.create_node()
     environment.cluster.kubectl("cordon", node)
@@ -117,7 +117,7 @@ def test_product_does_not_write_to_manually_cordoned_node(environment: ChainEnvi
 
 
 @proves("X-7", "NMO-22")
-def test_second_maintenance_takes_over_after_first_is_deleted(environment: ChainEnvironment) -> None:
+def test_second_maintenance_takes_over_after_first_is_deleted(environment: EventChainEnvironment) -> None:
     """NMO-22, X-7: a second maintenance for a node fails, and takes over after the first is deleted."""
     node = environment.create_node()
     first_path = environment.create_maintenance(node)
@@ -147,7 +147,7 @@ def test_second_maintenance_takes_over_after_first_is_deleted(environment: Chain
 
 
 @proves("NMO-22")
-def test_deleting_failed_second_maintenance_keeps_node_cordoned(environment: ChainEnvironment) -> None:
+def test_deleting_failed_second_maintenance_keeps_node_cordoned(environment: EventChainEnvironment) -> None:
     """NMO-22: deleting a failed second maintenance does not uncordon the node of the first maintenance."""
     node = environment.create_node()
     first_path = environment.create_maintenance(node)
@@ -164,7 +164,7 @@ def test_deleting_failed_second_maintenance_keeps_node_cordoned(environment: Cha
 
 
 @proves("NMO-15")
-def test_deletion_during_drain_stops_evictions(environment: ChainEnvironment) -> None:
+def test_deletion_during_drain_stops_evictions(environment: EventChainEnvironment) -> None:
     """NMO-15: deleting a maintenance whose pods are blocked restores the node without evicting a pod."""
     node, namespace = environment.create_node(), environment.create_namespace()
     pods = environment.create_pods(node, 3, namespace=namespace, labels={"app": "x"})
@@ -182,6 +182,6 @@ def test_deletion_during_drain_stops_evictions(environment: ChainEnvironment) ->
     assert not environment.get_node_spec(node).get("unschedulable")
 
 
-def _list_running_pods(environment: ChainEnvironment, namespace: str) -> list[Object]:
+def _list_running_pods(environment: EventChainEnvironment, namespace: str) -> list[Object]:
     pods: list[Object] = environment.client.list(f"/api/v1/namespaces/{namespace}/pods")["items"]
     return [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]

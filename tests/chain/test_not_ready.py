@@ -10,7 +10,7 @@ from kube.nodes import build_node_path
 from kube.paths import Object
 from localcluster.audit_log import AuditLog
 from localcluster.demo.event_log import EventLogFollower
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.proofs import proves
 
 TERMINATION_DELAY = "1h"
@@ -20,7 +20,7 @@ WRITTEN_RESOURCES = {"nodes", "pods", "nodemaintenances", "leases", "events"}
 
 
 @proves("OSV-15", "C9")
-def test_terminating_pods_on_not_ready_node_stay_pending_until_deleted(environment: ChainEnvironment) -> None:
+def test_terminating_pods_on_not_ready_node_stay_pending_until_deleted(environment: EventChainEnvironment) -> None:
     """Check that terminating pods on a NotReady node stay in `pendingPods` until they are deleted."""
     node = environment.create_node()
     pods = environment.create_pods(node, 3, delete=TERMINATION_DELAY)
@@ -55,7 +55,7 @@ def test_terminating_pods_on_not_ready_node_stay_pending_until_deleted(environme
     environment.wait_for_deletion(path)
 
 
-def make_node_not_ready(environment: ChainEnvironment, node: str) -> None:
+def make_node_not_ready(environment: EventChainEnvironment, node: str) -> None:
     """Stop kwok's updates to the node, set it NotReady, and wait until the node lifecycle controller has tainted it."""
     environment.cluster.kubectl("annotate", "node", node, "kwok.x-k8s.io/node-")
     conditions = [{"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "for a test"}]

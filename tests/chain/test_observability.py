@@ -14,7 +14,7 @@ from eventing.replay.function_client import post_event
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S, ApiGroup
 from kube.nodes import UNSCHEDULABLE_TAINT
 from kube.paths import Object
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.functions.event_builders import build_tick
 from tests.proofs import proves
 
@@ -45,7 +45,7 @@ def read_served_metrics(url: str) -> dict[str, set[str]]:
     return labels_by_metric
 
 
-def test_reference_page_lists_every_metric_with_its_labels(environment: ChainEnvironment) -> None:
+def test_reference_page_lists_every_metric_with_its_labels(environment: EventChainEnvironment) -> None:
     """Check that after a drain blocked by a budget, the product serves exactly the metrics in docs/reference.md."""
     node, namespace = environment.create_node(), environment.create_namespace()
     environment.create_pods(node, 1, namespace=namespace, labels={"app": "one"})
@@ -79,7 +79,7 @@ LOG_KEYS = {"level", "ts", "logger", "msg", "Request.Namespace", "Request.Name",
 RECONCILER_LOG_KEYS = {"reconciler group", "reconciler kind", "name", "namespace", "nodeName"}
 
 
-def create_daemonset(environment: ChainEnvironment, namespace: str, node: str) -> None:
+def create_daemonset(environment: EventChainEnvironment, namespace: str, node: str) -> None:
     """Create a DaemonSet with one pod on the node, and wait until the pod is ready."""
     labels = {"app": "agent"}
     pod = {"nodeSelector": {"kubernetes.io/hostname": node}, "containers": [{"name": "main", "image": "fake"}]}
@@ -90,7 +90,7 @@ def create_daemonset(environment: ChainEnvironment, namespace: str, node: str) -
     environment.cluster.kubectl("wait", "-n", namespace, "--for=jsonpath={.status.numberReady}=1", "daemonset/agent")
 
 
-def read_log_lines(environment: ChainEnvironment, name: str) -> list[Object]:
+def read_log_lines(environment: EventChainEnvironment, name: str) -> list[Object]:
     """Return the functions' JSON log lines about a maintenance."""
     lines = [json.loads(line) for line in environment.product.functions_log.read_text().splitlines()]
     return [line for line in lines if line.get("Request.Name") == name]
@@ -98,7 +98,7 @@ def read_log_lines(environment: ChainEnvironment, name: str) -> list[Object]:
 
 @proves("NMO-7", "NMO-17", "NMO-17a", "KNM-5", "DRN-13", "C5", "C31")
 @pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=["medik8s", "kubevirt"])
-def test_drain_logs_each_documented_message_once(environment: ChainEnvironment, group: ApiGroup) -> None:
+def test_drain_logs_each_documented_message_once(environment: EventChainEnvironment, group: ApiGroup) -> None:
     """NMO-17, KNM-5, C31: draining and restoring a node logs each documented message once per action."""
     node, namespace = environment.create_node(), environment.create_namespace()
     create_daemonset(environment, namespace, node)

@@ -20,7 +20,7 @@ from localcluster import access
 from localcluster.processes import Server, reserve_port, wait_until_ready
 from localcluster.readiness import is_responding
 from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV, ROOT
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.proofs import proves
 
 pytestmark = pytest.mark.slow
@@ -29,7 +29,7 @@ POD_COUNT, DISRUPTIONS_ALLOWED = 12, 4
 
 
 @pytest.fixture
-def second_podsource(environment: ChainEnvironment, tmp_path: Path) -> Iterator[Server]:
+def second_podsource(environment: EventChainEnvironment, tmp_path: Path) -> Iterator[Server]:
     """Yield a ready PodSource that runs in addition to the one that the local delivery has started."""
     port = reserve_port()
     identity = environment.cluster.ensure_kubeconfig(access.make_username("podsource"))
@@ -47,7 +47,7 @@ def second_podsource(environment: ChainEnvironment, tmp_path: Path) -> Iterator[
 
 
 @contextmanager
-def suspend_podsource(environment: ChainEnvironment) -> Iterator[None]:
+def suspend_podsource(environment: EventChainEnvironment) -> Iterator[None]:
     """Suspend the local delivery's PodSource while the `with` block runs, as if its node were hanging."""
     processes = [
         pid
@@ -66,7 +66,7 @@ def _read_command_line(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-def drain_and_count_events(environment: ChainEnvironment) -> Counter[str]:
+def drain_and_count_events(environment: EventChainEnvironment) -> Counter[str]:
     """Drain a node whose pods have a PodDisruptionBudget; return the number of emitted events per type."""
     node, other_node, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
     environment.create_deployment(namespace, node, POD_COUNT, ready="200ms")
@@ -88,7 +88,9 @@ def drain_and_count_events(environment: ChainEnvironment) -> Counter[str]:
 
 
 @proves("X-2")
-def test_no_pod_is_evicted_twice_with_two_podsources(environment: ChainEnvironment, second_podsource: Server) -> None:
+def test_no_pod_is_evicted_twice_with_two_podsources(
+    environment: EventChainEnvironment, second_podsource: Server
+) -> None:
     """X-2: two PodSources evict each pod once, and send at most twice as many hint events as one."""
     max_single_source_events = 10 + 3 * POD_COUNT
 
@@ -102,7 +104,7 @@ def test_no_pod_is_evicted_twice_with_two_podsources(environment: ChainEnvironme
 
 @proves("X-3")
 def test_second_podsource_sends_hints_while_first_podsource_is_suspended(
-    environment: ChainEnvironment, second_podsource: Server
+    environment: EventChainEnvironment, second_podsource: Server
 ) -> None:
     """X-3: while one PodSource is suspended, the other one sends the hint events that the drain needs."""
     with suspend_podsource(environment):

@@ -18,7 +18,7 @@ from kube.maintenance.drain_flags import parse_drain_options
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import Object
 from kube.pods import is_ready
-from tests.chain.environment import TIMEOUT_SECONDS, ChainEnvironment, has_succeeded
+from tests.chain.environment import TIMEOUT_SECONDS, EventChainEnvironment, has_succeeded
 from tests.proofs import proves
 from tests.workload import build_pod
 
@@ -107,7 +107,7 @@ def generate_budgets(rng: random.Random, owner: str, replicas: int) -> tuple[Obj
     return tuple({**rng.choice(rules), **policy} for _ in range(count))
 
 
-def fill_node(environment: ChainEnvironment, name: str, rng: random.Random) -> GeneratedNode:
+def fill_node(environment: EventChainEnvironment, name: str, rng: random.Random) -> GeneratedNode:
     """Create a namespace with pods that can be scheduled only to this node."""
     node = GeneratedNode(name, environment.create_namespace(), generate_groups(rng), rng.choice(DRAIN_FIELDS))
     environment.allow_deployment_on_node(node.namespace, node.name)
@@ -116,7 +116,7 @@ def fill_node(environment: ChainEnvironment, name: str, rng: random.Random) -> G
     return node
 
 
-def create_group(environment: ChainEnvironment, node: GeneratedNode, group: PodGroup) -> None:
+def create_group(environment: EventChainEnvironment, node: GeneratedNode, group: PodGroup) -> None:
     client = environment.client
     if group.owner == BARE:
         bodies = [
@@ -135,7 +135,7 @@ def create_group(environment: ChainEnvironment, node: GeneratedNode, group: PodG
 
 
 def create_controller(
-    environment: ChainEnvironment, node: GeneratedNode, group: PodGroup, kind: str, name: str, replicas: int
+    environment: EventChainEnvironment, node: GeneratedNode, group: PodGroup, kind: str, name: str, replicas: int
 ) -> None:
     """Create an owner of pods; the pods of an owner whose name ends with `unready` never become ready by themselves."""
     is_unready = name.endswith("unready")
@@ -167,7 +167,7 @@ def create_controller(
     environment.client.create(path, {"metadata": {"name": name}, "spec": spec})
 
 
-def wait_until_created(environment: ChainEnvironment, node: GeneratedNode) -> None:
+def wait_until_created(environment: EventChainEnvironment, node: GeneratedNode) -> None:
     """Wait until all pods that can become ready are ready, and until the PodDisruptionBudgets have counted them."""
     path = f"/api/v1/namespaces/{node.namespace}/pods"
     pods = environment.workload.wait_for_collection(
@@ -195,7 +195,7 @@ def count_expected_pods(node: GeneratedNode) -> Counter[tuple[str, bool]]:
     return +(counts + Counter({(group.app, False): group.unready for group in node.groups}))
 
 
-def wait_until_budgets_are_current(environment: ChainEnvironment, node: GeneratedNode) -> None:
+def wait_until_budgets_are_current(environment: EventChainEnvironment, node: GeneratedNode) -> None:
     """Wait until the status of each PodDisruptionBudget describes the current pods."""
     groups = {f"{group.app}-{number}": group for group in node.groups for number in range(len(group.budgets))}
 
@@ -215,7 +215,7 @@ def is_counted(budget: Object, group: PodGroup) -> bool:
     return bool(status.get("observedGeneration")) and (counts == expected_counts or len(group.budgets) > 1)
 
 
-def preview_node(environment: ChainEnvironment, node: GeneratedNode) -> MaintenancePreview:
+def preview_node(environment: EventChainEnvironment, node: GeneratedNode) -> MaintenancePreview:
     options = parse_drain_options({"spec": {"drain": node.drain}})
     client = environment.client
     return client.run(preview_maintenance(client.api, [node.name], options, MEDIK8S, reads_other_nodes=False))
@@ -234,7 +234,7 @@ def predict_outcome(preview: MaintenancePreview, pods: Iterable[Object]) -> Drai
     )
 
 
-def read_outcome(environment: ChainEnvironment, node: GeneratedNode, maintenance: Object) -> DrainOutcome:
+def read_outcome(environment: EventChainEnvironment, node: GeneratedNode, maintenance: Object) -> DrainOutcome:
     """Return the outcome so far, according to the pods on the node and the maintenance's status."""
     return build_outcome(environment.list_pods_on(node.name), maintenance)
 
@@ -251,7 +251,7 @@ def build_outcome(pods: Iterable[Object], maintenance: Object) -> DrainOutcome:
 
 @pytest.mark.slow
 @proves("NMO-6", "DRN-1a")
-def test_preview_predicts_drains_of_generated_nodes(environment: ChainEnvironment) -> None:
+def test_preview_predicts_drains_of_generated_nodes(environment: EventChainEnvironment) -> None:
     """NMO-6, DRN-1a: previews of twenty generated nodes predict which pods stay, and which pods and PDBs block.
 
     All nodes are drained concurrently. After the last eviction, a tick shows that no other pod leaves.
@@ -284,7 +284,9 @@ def test_preview_predicts_drains_of_generated_nodes(environment: ChainEnvironmen
     environment.delete_maintenances_of([node.name for node in nodes])
 
 
-def wait_until_settled(environment: ChainEnvironment, node: GeneratedNode, path: str, expected: DrainOutcome) -> None:
+def wait_until_settled(
+    environment: EventChainEnvironment, node: GeneratedNode, path: str, expected: DrainOutcome
+) -> None:
     """Wait until the drain has the outcome that the preview predicts, and until all replacement pods are ready.
 
     The wait also ends after a timeout, because the comparison after it shows the differences.

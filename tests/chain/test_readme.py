@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from localcluster.programs import build
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 
 ROOT = Path(__file__).parents[2]
 README_TEXT = (ROOT / "README.md").read_text()
@@ -170,7 +170,7 @@ def test_tutorial_contains_replay_commands_of_readme() -> None:
     ] == []
 
 
-def test_node_maintenance_in_tutorial_is_valid(environment: ChainEnvironment) -> None:
+def test_node_maintenance_in_tutorial_is_valid(environment: EventChainEnvironment) -> None:
     """NMO-1: the NodeMaintenance in the tutorial is valid."""
     (text,) = re.findall(r"```yaml\n(.*?)```", TUTORIAL, re.DOTALL)
 
@@ -178,7 +178,7 @@ def test_node_maintenance_in_tutorial_is_valid(environment: ChainEnvironment) ->
     environment.cluster.kubectl("create", "--dry-run=server", "-f", "-", input=text)
 
 
-def test_install_overlay_renders_all_kinds(project_copy: Path, environment: ChainEnvironment) -> None:
+def test_install_overlay_renders_all_kinds(project_copy: Path, environment: EventChainEnvironment) -> None:
     """NMO-24: the overlay in docs/install.md renders CRDs, RBAC, Triggers and event sources, with the given image."""
     push, deploy, functest, _ = list_commands("Install on a cluster", README_TEXT)
     script, *_ = re.findall(r"(mkdir -p mine .*?\nEND\n)", (ROOT / "docs" / "install.md").read_text(), re.DOTALL)

@@ -15,7 +15,7 @@ from eventing.journal.entries import Query
 from eventing.journal.store import Journal
 from eventing.journal.tree import RECORDING_GRACE_PERIOD, find_functions_without_attempt
 from localcluster.processes import wait_until_ready
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.chain.separate_record import ProductWithSeparateRecord
 from tests.chain.test_crashes import wait_for_terminating_pods
 from tests.postgresql import PostgreSQL
@@ -31,14 +31,14 @@ RECORD_TIMEOUT_SECONDS = 60.0
 class RecordEnvironment:
     """A test environment with a separate `record`, and callables that kill and restart `record` or its database."""
 
-    environment: ChainEnvironment
+    environment: EventChainEnvironment
     product: ProductWithSeparateRecord
     kill: Callable[[], None]
     repair: Callable[[], None]
 
 
 @pytest.fixture(scope="module")
-def stopped_environment(environment: ChainEnvironment) -> Iterator[ChainEnvironment]:
+def stopped_environment(environment: EventChainEnvironment) -> Iterator[EventChainEnvironment]:
     """Yield the environment while its product is stopped."""
     environment.product.stop()
     yield environment
@@ -47,7 +47,7 @@ def stopped_environment(environment: ChainEnvironment) -> Iterator[ChainEnvironm
 
 @pytest.fixture(scope="module", params=["record", "postgresql"])
 def record_environment(
-    request: pytest.FixtureRequest, stopped_environment: ChainEnvironment, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, stopped_environment: EventChainEnvironment, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RecordEnvironment]:
     """Yield an environment whose product has a separate `record`; `record` or its database can be killed."""
     folder = tmp_path_factory.mktemp("separate-record")
@@ -59,10 +59,10 @@ def record_environment(
 
 
 def _run_product_with_separate_record(
-    environment: ChainEnvironment, folder: Path, journal: str, server: PostgreSQL | None
+    environment: EventChainEnvironment, folder: Path, journal: str, server: PostgreSQL | None
 ) -> Iterator[RecordEnvironment]:
     with ProductWithSeparateRecord(environment.cluster, folder, journal) as product:
-        product_environment = ChainEnvironment(environment.cluster, product)
+        product_environment = EventChainEnvironment(environment.cluster, product)
         kill, repair = (server.kill, server.start) if server else (product.record.kill, product.start_record)
         yield RecordEnvironment(product_environment, product, kill, repair)
         product_environment.client.close()
@@ -148,7 +148,7 @@ def test_suspended_record_does_not_slow_drain(
     assert min(seconds_without_record) < 1.5 * min(seconds_with_record)
 
 
-def _measure_drain_seconds(environment: ChainEnvironment, node: str) -> float:
+def _measure_drain_seconds(environment: EventChainEnvironment, node: str) -> float:
     """Return the seconds from the creation of a maintenance until it has succeeded."""
     started = time.monotonic()
     environment.wait_for_state(environment.create_maintenance(node))

@@ -11,7 +11,7 @@ from kube.evictions.requests import build_pod_path
 from kube.maintenance.blocked_groups import BlockedGroup, group_blocked_pods
 from kube.maintenance.objects import format_full_name, get_blocked_pods
 from kube.paths import Object
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.proofs import proves
 
 LABELS = {"app": "web"}
@@ -22,7 +22,7 @@ def has_blocked_pods(maintenance: Object) -> bool:
     return bool(get_blocked_pods(maintenance))
 
 
-def wait_for_cause_of_blockage(environment: ChainEnvironment, path: str) -> BlockedGroup:
+def wait_for_cause_of_blockage(environment: EventChainEnvironment, path: str) -> BlockedGroup:
     """Wait until pods are blocked for exactly one cause, and return the group of these pods."""
     maintenance = environment.wait_with_ticks(
         lambda: environment.wait_for_state(path, has_blocked_pods, timeout=1), timeout=90
@@ -31,7 +31,7 @@ def wait_for_cause_of_blockage(environment: ChainEnvironment, path: str) -> Bloc
     return group
 
 
-def execute_remedy_and_wait_for_success(environment: ChainEnvironment, path: str, expected_reason: str) -> None:
+def execute_remedy_and_wait_for_success(environment: EventChainEnvironment, path: str, expected_reason: str) -> None:
     """Execute the command of the last suggested remedy, and delete the maintenance after its drain has succeeded."""
     group = wait_for_cause_of_blockage(environment, path)
     assert group.reason == expected_reason
@@ -50,7 +50,7 @@ def execute_remedy_and_wait_for_success(environment: ChainEnvironment, path: str
     [{"minAvailable": 1}, {"minAvailable": "100%"}, {"maxUnavailable": 0}],
     ids=["number", "all pods", "no unavailable pod"],
 )
-def test_suggested_change_of_pdb_unblocks_pod(environment: ChainEnvironment, limit: Object) -> None:
+def test_suggested_change_of_pdb_unblocks_pod(environment: EventChainEnvironment, limit: Object) -> None:
     """Check that the suggested change of a PDB unblocks the pod, whichever of its fields limits the evictions."""
     node, namespace = environment.create_node(), environment.create_namespace()
     environment.create_deployment(namespace, node, 1)
@@ -59,7 +59,7 @@ def test_suggested_change_of_pdb_unblocks_pod(environment: ChainEnvironment, lim
     execute_remedy_and_wait_for_success(environment, environment.create_maintenance(node), "DisruptionBudget")
 
 
-def test_suggested_unhealthy_pod_policy_unblocks_unready_pod(environment: ChainEnvironment) -> None:
+def test_suggested_unhealthy_pod_policy_unblocks_unready_pod(environment: EventChainEnvironment) -> None:
     """Check that the suggested eviction policy unblocks an unready pod whose PDB covers no healthy pod."""
     node, namespace = environment.create_node(), environment.create_namespace()
     (pod,) = environment.create_pods(node, 1, namespace=namespace, labels=LABELS)
@@ -70,7 +70,7 @@ def test_suggested_unhealthy_pod_policy_unblocks_unready_pod(environment: ChainE
     execute_remedy_and_wait_for_success(environment, environment.create_maintenance(node), "DisruptionBudget")
 
 
-def test_suggested_deletion_of_second_pdb_unblocks_pod(environment: ChainEnvironment) -> None:
+def test_suggested_deletion_of_second_pdb_unblocks_pod(environment: EventChainEnvironment) -> None:
     """NMO-6: the suggested deletion of one of two PodDisruptionBudgets unblocks the pod."""
     node, namespace = environment.create_node(), environment.create_namespace()
     environment.create_pods(node, 1, namespace=namespace, labels=LABELS)
@@ -81,7 +81,7 @@ def test_suggested_deletion_of_second_pdb_unblocks_pod(environment: ChainEnviron
 
 
 @proves("DRN-1a")
-def test_suggested_drain_option_unblocks_pod(environment: ChainEnvironment) -> None:
+def test_suggested_drain_option_unblocks_pod(environment: EventChainEnvironment) -> None:
     """DRN-1a: the suggested change of `spec.drain` unblocks a pod without a controller."""
     node = environment.create_node()
     environment.create_pods(node, 1)
@@ -98,7 +98,7 @@ def test_suggested_drain_option_unblocks_pod(environment: ChainEnvironment) -> N
     ids=["finalizer", "kubelet"],
 )
 def test_suggested_removal_of_stuck_pod_unblocks_drain(
-    environment: ChainEnvironment, options: Object, reason: str
+    environment: EventChainEnvironment, options: Object, reason: str
 ) -> None:
     """OSV-15: the suggested commands remove a pod that has outlived its grace period."""
     node = environment.create_node()

@@ -28,7 +28,7 @@ from localcluster.demo.event_log import EventLogFollower
 from localcluster.processes import reserve_port
 from localcluster.product import Product
 from localcluster.servers import ROOT
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.chain.journal_reading import run_command, wait_for_recorded_events
 from tests.chain.patched_functions import serve_patched_functions
 from tests.postgresql import PostgreSQL
@@ -37,7 +37,7 @@ from tests.proofs import proves
 DRY_RUN_OPTION = "--dry-run=server"
 
 
-def replay_maintenance(environment: ChainEnvironment, uid: str, *arguments: str) -> Result:
+def replay_maintenance(environment: EventChainEnvironment, uid: str, *arguments: str) -> Result:
     """Replay all events of a maintenance."""
     location_options = (
         () if {"--functions", "--in-process"} & set(arguments) else ("--functions", environment.product.functions_url)
@@ -45,7 +45,7 @@ def replay_maintenance(environment: ChainEnvironment, uid: str, *arguments: str)
     return run_command(environment, "replay", "--maintenance", uid, *location_options, *arguments)
 
 
-def drain_node_with_budget(environment: ChainEnvironment) -> tuple[str, str, list[str]]:
+def drain_node_with_budget(environment: EventChainEnvironment) -> tuple[str, str, list[str]]:
     """Drain a node whose pods have a PodDisruptionBudget; return the maintenance's path and uid, and the pod names."""
     node, other_node, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
     environment.create_deployment(namespace, node, 3)
@@ -59,7 +59,7 @@ def drain_node_with_budget(environment: ChainEnvironment) -> tuple[str, str, lis
 
 @pytest.mark.slow
 @proves("X-2")
-def test_redelivered_events_of_deleted_maintenance_cause_no_writes(environment: ChainEnvironment) -> None:
+def test_redelivered_events_of_deleted_maintenance_cause_no_writes(environment: EventChainEnvironment) -> None:
     """X-2: redelivering all events of a deleted maintenance twice in random order causes no writes."""
     node = environment.create_node()
     path = environment.drain_node_with_pods(node, 4)
@@ -92,7 +92,9 @@ def test_redelivered_events_of_deleted_maintenance_cause_no_writes(environment: 
 
 
 @pytest.fixture(scope="module")
-def second_environment(tmp_path_factory: pytest.TempPathFactory, postgresql: PostgreSQL) -> Iterator[ChainEnvironment]:
+def second_environment(
+    tmp_path_factory: pytest.TempPathFactory, postgresql: PostgreSQL
+) -> Iterator[EventChainEnvironment]:
     """Yield the environment of a second cluster, in which the product stores its journal in PostgreSQL."""
     folder, url = tmp_path_factory.mktemp("other"), postgresql.create_database()
     with LocalCluster(folder / "servers", nodes=1) as cluster:
@@ -100,21 +102,21 @@ def second_environment(tmp_path_factory: pytest.TempPathFactory, postgresql: Pos
         product = Product(cluster, folder / "product")
         product.functions.env["DATABASE_URL"] = url
         with product:
-            postgresql_environment = ChainEnvironment(cluster, product, url)
+            postgresql_environment = EventChainEnvironment(cluster, product, url)
             yield postgresql_environment
             postgresql_environment.client.close()
 
 
 @pytest.fixture(params=["environment", "second_environment"], ids=["SQLite", "PostgreSQL"])
-def sqlite_or_postgresql_environment(request: pytest.FixtureRequest) -> ChainEnvironment:
+def sqlite_or_postgresql_environment(request: pytest.FixtureRequest) -> EventChainEnvironment:
     """Return the environment in which the product stores its journal in SQLite or PostgreSQL."""
-    selected_environment: ChainEnvironment = request.getfixturevalue(request.param)
+    selected_environment: EventChainEnvironment = request.getfixturevalue(request.param)
     return selected_environment
 
 
 @pytest.mark.slow
 def test_dry_replay_of_finished_maintenance_finds_no_differences(
-    sqlite_or_postgresql_environment: ChainEnvironment,
+    sqlite_or_postgresql_environment: EventChainEnvironment,
 ) -> None:
     """X-2: a dry replay of a finished maintenance finds no differences, whether before or after its deletion."""
     environment = sqlite_or_postgresql_environment
@@ -147,7 +149,7 @@ def test_dry_replay_of_finished_maintenance_finds_no_differences(
 
 
 @pytest.mark.slow
-def test_dry_replay_makes_only_dry_run_writes(environment: ChainEnvironment) -> None:
+def test_dry_replay_makes_only_dry_run_writes(environment: EventChainEnvironment) -> None:
     """X-2: a dry replay for a node that was uncordoned later makes only dry-run writes."""
     path, uid, _ = drain_node_with_budget(environment)
     node = environment.client.get(path)["spec"]["nodeName"]
@@ -176,7 +178,7 @@ def test_dry_replay_makes_only_dry_run_writes(environment: ChainEnvironment) -> 
 
 
 @pytest.mark.slow
-def test_replay_explains_changed_reply_by_pdb_that_allows_eviction(environment: ChainEnvironment) -> None:
+def test_replay_explains_changed_reply_by_pdb_that_allows_eviction(environment: EventChainEnvironment) -> None:
     """X-2: a replay explains a changed reply by the PodDisruptionBudget that now allows an eviction.
 
     The last line of the output distinguishes a dry run from a replay that evicts pods.
@@ -211,7 +213,7 @@ def test_replay_explains_changed_reply_by_pdb_that_allows_eviction(environment: 
     environment.wait_for_deletion(path)
 
 
-def test_replay_of_finished_maintenance_writes_nothing(environment: ChainEnvironment) -> None:
+def test_replay_of_finished_maintenance_writes_nothing(environment: EventChainEnvironment) -> None:
     """X-2: a replay of a finished maintenance writes nothing, and its replies are not published."""
     path, uid, _ = drain_node_with_budget(environment)
     environment.send_tick()
@@ -255,7 +257,10 @@ SOURCE_EDITS = {
 
 @pytest.mark.slow
 def test_imported_recording_is_replayed_on_other_cluster(
-    environment: ChainEnvironment, second_environment: ChainEnvironment, uid_of_drained_maintenance: str, tmp_path: Path
+    environment: EventChainEnvironment,
+    second_environment: EventChainEnvironment,
+    uid_of_drained_maintenance: str,
+    tmp_path: Path,
 ) -> None:
     """X-2: a recording from another cluster can be imported, shown and replayed without differences.
 
@@ -293,7 +298,7 @@ def test_imported_recording_is_replayed_on_other_cluster(
 
 
 @pytest.fixture(scope="module")
-def uid_of_drained_maintenance(environment: ChainEnvironment) -> Iterator[str]:
+def uid_of_drained_maintenance(environment: EventChainEnvironment) -> Iterator[str]:
     """Yield the uid of a finished, completely recorded maintenance whose first steps were not repeated by a tick."""
     for _ in range(5):
         path, uid, _ = drain_node_with_budget(environment)
@@ -310,7 +315,7 @@ def uid_of_drained_maintenance(environment: ChainEnvironment) -> Iterator[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("file", "old", "new", "event_type", "expected_diff"), SOURCE_EDITS.values(), ids=SOURCE_EDITS)
 def test_replay_detects_modified_function(
-    environment: ChainEnvironment,
+    environment: EventChainEnvironment,
     uid_of_drained_maintenance: str,
     tmp_path: Path,
     file: str,
@@ -341,7 +346,7 @@ def test_replay_detects_modified_function(
 
 
 def test_replay_can_be_limited_to_event_range_and_function(
-    environment: ChainEnvironment, uid_of_drained_maintenance: str
+    environment: EventChainEnvironment, uid_of_drained_maintenance: str
 ) -> None:
     """X-2: a replay can be limited to a range of event types and to one function."""
     result = replay_maintenance(
@@ -379,7 +384,7 @@ def test_replay_can_be_limited_to_event_range_and_function(
     )
 
 
-def test_event_can_be_replayed_in_process(environment: ChainEnvironment, uid_of_drained_maintenance: str) -> None:
+def test_event_can_be_replayed_in_process(environment: EventChainEnvironment, uid_of_drained_maintenance: str) -> None:
     """X-2: an event can be replayed in the command's own process, with the user's permissions and without a server."""
     (begun_entry,) = [
         entry
@@ -395,7 +400,7 @@ def test_event_can_be_replayed_in_process(environment: ChainEnvironment, uid_of_
 
 @pytest.mark.slow
 def test_pdb_option_stops_at_first_line_of_function(
-    environment: ChainEnvironment, uid_of_drained_maintenance: str
+    environment: EventChainEnvironment, uid_of_drained_maintenance: str
 ) -> None:
     """X-2: `--pdb` stops at the function's first line, and suspends the function's 1.6 s deadline."""
     (cordoned_entry,) = [
@@ -420,7 +425,7 @@ def test_pdb_option_stops_at_first_line_of_function(
     )
 
 
-def _build_pdb_arguments(environment: ChainEnvironment, entry: Entry) -> list[str]:
+def _build_pdb_arguments(environment: EventChainEnvironment, entry: Entry) -> list[str]:
     options = ["--kubeconfig", str(environment.cluster.kubeconfig), "--journal", environment.journal]
     return [
         "replay",
@@ -465,7 +470,7 @@ INVALID_COMMANDS = {
 
 @pytest.mark.parametrize(("arguments", "expected_message"), INVALID_COMMANDS.values(), ids=INVALID_COMMANDS)
 def test_invalid_replay_command_exits_with_2_and_one_line(
-    environment: ChainEnvironment, arguments: list[str], expected_message: str
+    environment: EventChainEnvironment, arguments: list[str], expected_message: str
 ) -> None:
     """X-6: an invalid `replay` command exits with 2 and one line, because status 1 means that responses differ."""
     result = run_command(environment, "replay", *arguments)
@@ -506,7 +511,7 @@ IMPOSSIBLE_REPLAYS = {
 
 @pytest.mark.parametrize(("arguments", "expected_message"), IMPOSSIBLE_REPLAYS.values(), ids=IMPOSSIBLE_REPLAYS)
 def test_impossible_replay_exits_with_2_and_remedy(
-    environment: ChainEnvironment, uid_of_drained_maintenance: str, arguments: list[str], expected_message: str
+    environment: EventChainEnvironment, uid_of_drained_maintenance: str, arguments: list[str], expected_message: str
 ) -> None:
     """X-6: a replay that cannot run as requested exits with 2 and one line that contains the remedy."""
     result = replay_maintenance(environment, uid_of_drained_maintenance, *arguments)
@@ -518,7 +523,7 @@ def test_impossible_replay_exits_with_2_and_remedy(
 
 @pytest.mark.parametrize("uses_option", [True, False], ids=["option", "environment variable"])
 def test_replay_exits_with_2_if_no_trigger_matches(
-    environment: ChainEnvironment,
+    environment: EventChainEnvironment,
     uid_of_drained_maintenance: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

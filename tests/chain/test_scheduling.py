@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from kube.paths import Object
 from kube.pods import is_ready
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.proofs import proves
 
 
 @proves("NMO-3", "OSV-5")
-def test_pod_is_unschedulable_during_maintenance(environment: ChainEnvironment) -> None:
+def test_pod_is_unschedulable_during_maintenance(environment: EventChainEnvironment) -> None:
     """Check that a pod that can run only on a node under maintenance is Unschedulable until the maintenance ends."""
     node, namespace = environment.create_node(), environment.create_namespace()
     pods = f"/api/v1/namespaces/{namespace}/pods"

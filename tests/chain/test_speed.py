@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from kube.paths import Object
-from tests.chain.environment import ChainEnvironment, has_succeeded
+from tests.chain.environment import EventChainEnvironment, has_succeeded
 from tests.machine_speed import is_below_scaled_limit
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
@@ -19,7 +19,7 @@ DRAIN_COUNT, ROUND_COUNT = 7, 3
 
 
 @pytest.fixture
-def pods_by_node(environment: ChainEnvironment) -> Iterator[dict[str, list[Object]]]:
+def pods_by_node(environment: EventChainEnvironment) -> Iterator[dict[str, list[Object]]]:
     """Yield a map from node name to the node's three pods; delete the nodes' maintenances afterwards."""
     namespace_by_node = {environment.create_node(): environment.create_namespace() for _ in range(DRAIN_COUNT)}
     yield {
@@ -30,7 +30,7 @@ def pods_by_node(environment: ChainEnvironment) -> Iterator[dict[str, list[Objec
 
 
 def test_maintenance_succeeds_soon_after_last_pod_is_deleted(
-    environment: ChainEnvironment, pods_by_node: dict[str, list[Object]]
+    environment: EventChainEnvironment, pods_by_node: dict[str, list[Object]]
 ) -> None:
     """NMO-10: the phase becomes Succeeded within 200 ms (median) after the last pod is deleted."""
     lag_seconds = [_measure_success_lag(environment, node, pods) for node, pods in pods_by_node.items()]
@@ -39,7 +39,7 @@ def test_maintenance_succeeds_soon_after_last_pod_is_deleted(
     assert is_below_scaled_limit(statistics.median(lag_seconds), 0.2)
 
 
-def test_drain_of_ten_pods_is_faster_than_kubectl(environment: ChainEnvironment) -> None:
+def test_drain_of_ten_pods_is_faster_than_kubectl(environment: EventChainEnvironment) -> None:
     """KNM-6, OSV-1: draining ten pods without a PDB takes less than 0.6 times as long as `kubectl drain`."""
     maintained_node, kubectl_node = environment.create_node(), environment.create_node()
     ratios = []
@@ -61,7 +61,7 @@ def test_drain_of_ten_pods_is_faster_than_kubectl(environment: ChainEnvironment)
     assert statistics.median(ratios) < 0.6
 
 
-def _measure_success_lag(environment: ChainEnvironment, node: str, pods: list[Object]) -> float:
+def _measure_success_lag(environment: EventChainEnvironment, node: str, pods: list[Object]) -> float:
     """Drain the node, and return the seconds between the deletion of the last pod and the phase Succeeded."""
     namespace = pods[0]["metadata"]["namespace"]
     deletion_times: list[float] = []

@@ -17,7 +17,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from eventing import events
 from functions.serving.tracing import ENDPOINT_VARIABLES
 from localcluster.http_receiver import ReceivedRequest, Receiver, Response
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +57,7 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="module")
-def traced_environment(environment: ChainEnvironment, collector: Collector) -> Iterator[ChainEnvironment]:
+def traced_environment(environment: EventChainEnvironment, collector: Collector) -> Iterator[EventChainEnvironment]:
     """Yield the environment while its functions send spans to the collector."""
     functions, original_variables = environment.product.functions, dict(environment.product.functions.env)
     # OTEL_BSP_SCHEDULE_DELAY is the delay between two batches of spans in milliseconds.
@@ -78,7 +78,7 @@ def get_event_type(span: Span) -> str:
     return str(get_attributes(span)["cloudevents.event_type"])
 
 
-def test_drain_produces_one_trace(traced_environment: ChainEnvironment, collector: Collector) -> None:
+def test_drain_produces_one_trace(traced_environment: EventChainEnvironment, collector: Collector) -> None:
     """Check that a drain produces one complete trace whose trace id is the maintenance's uid."""
     node = traced_environment.create_node()
     traced_environment.create_pods(node, 3, delete="500ms")
@@ -124,7 +124,9 @@ def test_drain_produces_one_trace(traced_environment: ChainEnvironment, collecto
     assert "record" not in {span.name for span in spans}
 
 
-def test_unavailable_collector_does_not_delay_drain(traced_environment: ChainEnvironment, collector: Collector) -> None:
+def test_unavailable_collector_does_not_delay_drain(
+    traced_environment: EventChainEnvironment, collector: Collector
+) -> None:
     """Check that an unavailable collector does not delay a drain; spans are sent in the background or dropped."""
     collector.close()
     node = traced_environment.create_node()

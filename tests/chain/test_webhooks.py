@@ -9,7 +9,7 @@ import pytest
 
 from kube.paths import Object
 from localcluster.http_receiver import ReceivedRequest, Response
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.eviction_webhook import build_review_response, is_probe, serve_webhook
 from tests.proofs import proves
 
@@ -19,13 +19,13 @@ SLOW_SECONDS = 3.0
 """Seconds of a slow review; longer than a function's deadline for an eviction."""
 
 
-def list_granted_evictions(environment: ChainEnvironment, pods: list[Object]) -> list[Object]:
+def list_granted_evictions(environment: EventChainEnvironment, pods: list[Object]) -> list[Object]:
     """Return the audit log entries of these pods' granted evictions."""
     return [entry for entry in environment.list_evictions(pods) if entry["responseStatus"]["code"] < 300]
 
 
 @proves("X-6")
-def test_slow_webhook_delays_only_pods_that_it_reviews(environment: ChainEnvironment) -> None:
+def test_slow_webhook_delays_only_pods_that_it_reviews(environment: EventChainEnvironment) -> None:
     """X-6: a slow webhook delays only the pods that it reviews, and their evictions are requested at most twice."""
     node, slow_namespace = environment.create_node(), environment.create_namespace()
     reviewed_pods = environment.create_pods(node, 3, namespace=slow_namespace)
@@ -53,7 +53,7 @@ def test_slow_webhook_delays_only_pods_that_it_reviews(environment: ChainEnviron
 
 @pytest.mark.abreast
 @proves("X-6")
-def test_timed_out_eviction_is_reported_and_rarely_retried(environment: ChainEnvironment) -> None:
+def test_timed_out_eviction_is_reported_and_rarely_retried(environment: EventChainEnvironment) -> None:
     """X-6: an eviction that a webhook's timeout rejects is reported and retried with backoff; other pods are evicted.
 
     The drain completes once the webhook responds again.
@@ -82,7 +82,7 @@ def test_timed_out_eviction_is_reported_and_rarely_retried(environment: ChainEnv
 
 @pytest.mark.abreast
 @proves("X-6")
-def test_eviction_rejected_after_end_of_pass_is_reported(environment: ChainEnvironment) -> None:
+def test_eviction_rejected_after_end_of_pass_is_reported(environment: EventChainEnvironment) -> None:
     """X-6: the status reports a rejected eviction even if the rejection arrives after the end of the `evict` pass."""
     node, strict_namespace = environment.create_node(), environment.create_namespace()
     blocked_pods = environment.create_pods(node, 2, namespace=strict_namespace)
@@ -106,7 +106,7 @@ def test_eviction_rejected_after_end_of_pass_is_reported(environment: ChainEnvir
     environment.wait_for_deletion(path)
 
 
-def _wait_until_blocked_with_backoff(environment: ChainEnvironment, path: str, pods: list[Object]) -> Object:
+def _wait_until_blocked_with_backoff(environment: EventChainEnvironment, path: str, pods: list[Object]) -> Object:
     """Wait until these pods are in backoff, assert that ticks do not retry, and return the maintenance."""
     status: Object = environment.wait_for_state(
         path, lambda maintenance: len(_list_pods_in_backoff(maintenance)) == len(pods)

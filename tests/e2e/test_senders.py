@@ -229,7 +229,7 @@ def test_restarted_dispatcher_delivers_after_authentication_was_disabled(
 
 
 def _post_and_get_status(environment: E2eEnvironment, token: str, event: CloudEvent) -> int:
-    """Post the event to Knative's ingress, and return the status code."""
+    """Post the event to Knative's broker ingress, and return the status code."""
     headers = {"authorization": f"Bearer {token}"} if token else {}
     return post_event(event, environment.product.broker_url, **headers).status_code
 

@@ -19,7 +19,7 @@ from kube.maintenance.groups import KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.proofs import proves
 
 ROOT = Path(__file__).parents[2]
@@ -29,9 +29,9 @@ Kubectl = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def documented_environment(installed_cluster: LocalCluster, product: Product) -> Iterator[ChainEnvironment]:
+def documented_environment(installed_cluster: LocalCluster, product: Product) -> Iterator[EventChainEnvironment]:
     """Yield a cluster with the nodes that the documentation names; it does not serve the oldest API group."""
-    environment = ChainEnvironment(installed_cluster, product)
+    environment = EventChainEnvironment(installed_cluster, product)
     with closing(environment.client):
         for name in ("node02", "node-1.example.com"):
             environment.create_node(name)
@@ -40,7 +40,7 @@ def documented_environment(installed_cluster: LocalCluster, product: Product) ->
 
 
 @pytest.fixture
-def run_kubectl_line(documented_environment: ChainEnvironment, tmp_path: Path) -> Kubectl:
+def run_kubectl_line(documented_environment: EventChainEnvironment, tmp_path: Path) -> Kubectl:
     """Return a function that runs a kubectl command line with an empty discovery cache, and returns the output."""
 
     def run_line(line: str) -> str:
@@ -58,7 +58,7 @@ def read_status(run_kubectl_line: Kubectl, line: str) -> Object:
 
 @proves("NMO-1", "NMO-10", "NMO-15")
 def test_commands_in_medik8s_documentation_work(
-    documented_environment: ChainEnvironment, run_kubectl_line: Kubectl
+    documented_environment: EventChainEnvironment, run_kubectl_line: Kubectl
 ) -> None:
     """Check that medik8s's documented commands apply the sample, read its status, and delete it by short name."""
     file = "config/samples/nodemaintenance_v1beta1_nodemaintenance.yaml"
@@ -77,7 +77,7 @@ def test_commands_in_medik8s_documentation_work(
 
 @proves("KNM-1", "KNM-1a", "KNM-2", "C7")
 def test_commands_in_kubevirt_documentation_work(
-    documented_environment: ChainEnvironment, run_kubectl_line: Kubectl
+    documented_environment: EventChainEnvironment, run_kubectl_line: Kubectl
 ) -> None:
     """Check that KubeVirt's documented commands work with the sample's documented name, and uncordon the node."""
     file = "config/samples/nodemaintenance_v1beta1_kubevirt.yaml"
@@ -94,7 +94,7 @@ def test_commands_in_kubevirt_documentation_work(
 
 @proves("OSV-11", "OSV-13", "C7")
 def test_commands_in_openshift_virtualization_documentation_work(
-    documented_environment: ChainEnvironment, run_kubectl_line: Kubectl
+    documented_environment: EventChainEnvironment, run_kubectl_line: Kubectl
 ) -> None:
     """Check that OpenShift Virtualization's documented commands work, and print the documented lines."""
     name = "nodemaintenance.nodemaintenance.kubevirt.io"
@@ -116,7 +116,7 @@ def test_commands_in_openshift_virtualization_documentation_work(
 
 
 @pytest.fixture
-def remove_oldest_api(documented_environment: ChainEnvironment) -> Iterator[None]:
+def remove_oldest_api(documented_environment: EventChainEnvironment) -> Iterator[None]:
     """Remove the oldest API's CRD after the test, because the bare resource name refers to it while it is served."""
     yield
     documented_environment.cluster.kubectl("delete", "crd", OLDEST_CRD_NAME, "--ignore-not-found")
@@ -126,7 +126,7 @@ def remove_oldest_api(documented_environment: ChainEnvironment) -> Iterator[None
 @pytest.mark.usefixtures("remove_oldest_api")
 @proves("DRN-12", "DRN-13", "NMO-17a", "C3", "C9")
 def test_commands_in_node_drain_documentation_work(
-    documented_environment: ChainEnvironment, run_kubectl_line: Kubectl
+    documented_environment: EventChainEnvironment, run_kubectl_line: Kubectl
 ) -> None:
     """Check that the two files in the oldest operator's documentation create the API and the NodeMaintenance.
 

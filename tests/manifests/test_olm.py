@@ -28,7 +28,7 @@ OPERATOR_REGISTRY_MODULE = "github.com/operator-framework/operator-registry"
 OPERATOR_API_MODULE = "github.com/operator-framework/api"
 CSV_FILE = f"{BUNDLE_DIR}/manifests/{PACKAGE}.clusterserviceversion.yaml"
 EXPECTED_WARNINGS = (
-    r'\"operatorhub\" validator is deprecated',  # operator-verify has no option for the validators that replace it.
+    r"\"operatorhub\" validator is deprecated",  # operator-verify has no option for the validators that replace it.
     "Migrate the API(s) for poddisruptionbudgets: ",  # RBAC rules contain no version; the product uses policy/v1.
 )
 """Parts of the lines that `operator-verify --operatorhub_validate` prints for a valid bundle."""

@@ -44,7 +44,7 @@ def list_granted_rights(account: str) -> set[Right]:
     }
 
 
-def request_allowed_rights(cluster: LocalCluster, account: str, namespace: str) -> set[Right]:
+def list_permissions_of_account(cluster: LocalCluster, account: str, namespace: str) -> set[Right]:
     """Return the ServiceAccount's permissions in a namespace, as the API server reports them."""
     client = cluster.get_client()
     return client.run(
@@ -56,7 +56,9 @@ def request_allowed_rights(cluster: LocalCluster, account: str, namespace: str) 
 
 def list_extra_rights(cluster: LocalCluster, account: str, namespace: str) -> set[Right]:
     """Return the ServiceAccount's permissions in a namespace, except those that every account has."""
-    return request_allowed_rights(cluster, account, namespace) - request_allowed_rights(cluster, "nobody", namespace)
+    return list_permissions_of_account(cluster, account, namespace) - list_permissions_of_account(
+        cluster, "nobody", namespace
+    )
 
 
 @pytest.mark.parametrize("account", SOURCE_BY_ACCOUNT)
@@ -129,7 +131,7 @@ def test_api_server_denies_secrets_to_other_service_accounts(installed_cluster: 
         for account in list_service_accounts()
         if any(
             Right("", "secrets", verb, OWN_NAMESPACE)
-            in request_allowed_rights(installed_cluster, account, OWN_NAMESPACE)
+            in list_permissions_of_account(installed_cluster, account, OWN_NAMESPACE)
             for verb in verbs
         )
     }
@@ -138,7 +140,9 @@ def test_api_server_denies_secrets_to_other_service_accounts(installed_cluster: 
         for account in readers
         for namespace in NAMESPACES
         if namespace != OWN_NAMESPACE
-        and any(right.resource == "secrets" for right in request_allowed_rights(installed_cluster, account, namespace))
+        and any(
+            right.resource == "secrets" for right in list_permissions_of_account(installed_cluster, account, namespace)
+        )
     }
 
     assert readers == {"renew-certificates", "certificate-sources", "functions"}

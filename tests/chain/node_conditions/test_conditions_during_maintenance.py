@@ -13,7 +13,7 @@ from kube.node_conditions.conditions import (
 )
 from kube.nodes import build_node_path, is_cordoned_and_tainted
 from kube.paths import Object
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 
 ORDER = (
     frozenset[str](),
@@ -44,7 +44,7 @@ def has_no_conditions(node: Object) -> bool:
     return CONDITIONS_LABEL not in node["metadata"]["labels"] and not has_condition
 
 
-def test_conditions_report_drain_and_are_removed_afterwards(environment: ChainEnvironment) -> None:
+def test_conditions_report_drain_and_are_removed_afterwards(environment: EventChainEnvironment) -> None:
     """Check that the node's conditions follow its maintenance, and are removed when the maintenance is deleted.
 
     No drain is reported before the node is cordoned and tainted, and the states never go back.
@@ -69,7 +69,7 @@ def test_conditions_report_drain_and_are_removed_afterwards(environment: ChainEn
     environment.wait_for_state(build_node_path(node), has_no_conditions)
 
 
-def test_blocked_drain_stays_in_progress_until_pdb_allows_evictions(environment: ChainEnvironment) -> None:
+def test_blocked_drain_stays_in_progress_until_pdb_allows_evictions(environment: EventChainEnvironment) -> None:
     """Check that a drain that a PDB blocks is in progress, and that ticks do not patch the node again."""
     node, labels = environment.create_node(), {"app": "blocked"}
     namespace = environment.create_namespace()

@@ -8,13 +8,13 @@ import shlex
 from kube.notifications.announcements import BLOCKED_REASON, UNBLOCKED_REASON
 from kube.paths import Object, build_events_path
 from localcluster.http_receiver import Receiver
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 
 REMEDY_PREFIX = "or a looser budget: "
 OWNER_KINDS = {"PodDisruptionBudget", "Deployment"}
 
 
-def wait_for_owner_events(environment: ChainEnvironment, namespace: str, reason: str) -> dict[str, str]:
+def wait_for_owner_events(environment: EventChainEnvironment, namespace: str, reason: str) -> dict[str, str]:
     """Send ticks until the PDB and the Deployment have an Event with this reason; return its message by kind."""
 
     def wait() -> dict[str, Object]:
@@ -36,7 +36,7 @@ def list_received_notifications(receiver: Receiver) -> list[Object]:
     return list(first_bodies.values())
 
 
-def test_owners_and_receiver_follow_blocked_drain(environment: ChainEnvironment, receiver: Receiver) -> None:
+def test_owners_and_receiver_follow_blocked_drain(environment: EventChainEnvironment, receiver: Receiver) -> None:
     """Check that the command in the owners' Event unblocks the drain, and that another Event reports the end.
 
     The notification receiver gets one event each when the drain is blocked, continues and succeeds.

@@ -38,14 +38,14 @@ from localcluster.simulators.kubevirt import (
     get_phase,
 )
 from localcluster.waiting import wait_for_collection
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.chain.virtualization.migration_watcher import MigrationWatcher
 
 TIMEOUT_SECONDS = 180.0
 VIRT_LAUNCHER_PREFIX = "virt-launcher-"
 
 
-class VirtualizationEnvironment(ChainEnvironment):
+class VirtualizationEnvironment(EventChainEnvironment):
     """A chain environment with additional methods for VMs, VMIs and migrations."""
 
     def __init__(self, cluster: LocalCluster, product: Product) -> None:
@@ -74,7 +74,9 @@ class VirtualizationEnvironment(ChainEnvironment):
             "annotations": {NOT_MIGRATABLE_ANNOTATION: unmigratable_reason} if unmigratable_reason else {}
         }
         strategy_field = {"evictionStrategy": eviction_strategy} if eviction_strategy else {}
-        metadata, spec = self._pin_to_first_node(node, {"name": name}, {"domain": {"devices": {}}, **strategy_field})
+        metadata, spec = self._set_first_node_of_vmi(
+            node, {"name": name}, {"domain": {"devices": {}}, **strategy_field}
+        )
         template = {"metadata": annotations_field, "spec": spec}
         body = {
             "apiVersion": API_VERSION,
@@ -95,13 +97,13 @@ class VirtualizationEnvironment(ChainEnvironment):
         """Start a stopped VirtualMachine with the same change that KubeVirt's API makes for `virtctl start`."""
         self.client.patch(f"{self.vms_path}/{name}", {"spec": {"runStrategy": "Always"}})
 
-    def _pin_to_first_node(self, node: str, metadata: Object, spec: Object) -> tuple[Object, Object]:
+    def _set_first_node_of_vmi(self, node: str, metadata: Object, spec: Object) -> tuple[Object, Object]:
         """Return metadata (of a VM or VMI) and VMI spec, changed so that the VMI first starts on this node."""
         return {**metadata, "annotations": {FIRST_NODE_ANNOTATION: node}}, spec
 
     def create_vmi(self, name: str, node: str) -> str:
         """Create a VMI that is not owned by a VM; return its name."""
-        metadata, spec = self._pin_to_first_node(node, {"name": name}, {"domain": {"devices": {}}})
+        metadata, spec = self._set_first_node_of_vmi(node, {"name": name}, {"domain": {"devices": {}}})
         body = {"apiVersion": API_VERSION, "kind": VMI_KIND, "metadata": metadata, "spec": spec}
         self.client.create(self.vmis_path, body)
         return name

@@ -12,7 +12,7 @@ import requests
 
 from localcluster import access
 from localcluster.processes import wait_until_ready
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.console.permissions import grant_permissions
 from tests.console.web.site import Site
 
@@ -56,7 +56,7 @@ def post_confirmed(site: Site, path: str, node: str, headers: dict[str, str]) ->
         return FormSession(site, session).post(path, node, confirm="yes")
 
 
-def build_auth_header(environment: ChainEnvironment, user: str) -> dict[str, str]:
+def build_auth_header(environment: EventChainEnvironment, user: str) -> dict[str, str]:
     """Return an Authorization header with the user's token."""
     return {"Authorization": f"Bearer {environment.cluster.get_token(user)}"}
 
@@ -74,7 +74,7 @@ def wait_for_audit_lines(site: Site, count: int, **fields: str) -> list[dict[str
     return audit_lines
 
 
-def create_account_header(environment: ChainEnvironment, name: str, permissions: Iterable[str]) -> dict[str, str]:
+def create_account_header(environment: EventChainEnvironment, name: str, permissions: Iterable[str]) -> dict[str, str]:
     """Create a ServiceAccount with these permissions, such as "list nodes", and return its Authorization header."""
     accounts_path = "/api/v1/namespaces/default/serviceaccounts"
     environment.client.create(accounts_path, {"metadata": {"name": name}})
@@ -85,7 +85,7 @@ def create_account_header(environment: ChainEnvironment, name: str, permissions:
 
 
 def create_account_option(
-    environment: ChainEnvironment, directory: Path, name: str, permissions: Iterable[str]
+    environment: EventChainEnvironment, directory: Path, name: str, permissions: Iterable[str]
 ) -> tuple[str, Path]:
     """Create a ServiceAccount with only these permissions, and return the `--kubeconfig` option for it."""
     kubeconfig, cluster = directory / f"{name}.kubeconfig", environment.cluster

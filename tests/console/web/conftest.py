@@ -11,7 +11,7 @@ from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
 from localcluster.web_console import WebConsole
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.console.web.site import Browser, Site, start_browser
 
 
@@ -22,7 +22,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with LocalCluster(folder / "servers", nodes=1) as cluster:
         localproduct.install_manifests(cluster, with_v1alpha1=True)
         with Product(cluster, folder / "product") as product:
-            environment = ChainEnvironment(cluster, product)
+            environment = EventChainEnvironment(cluster, product)
             journal_option = ("--journal", product.journal)
             urls = {"functions_url": product.functions_url, "broker_url": product.broker_url}
             with WebConsole(cluster, folder / "product", *journal_option, **urls) as console:

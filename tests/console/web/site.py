@@ -19,7 +19,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 from console.web.node_rows import build_html_id
 from localcluster.programs.packages import find_program
 from localcluster.web_console import WebConsole
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 
 T = TypeVar("T")
 TIMEOUT_SECONDS = 20
@@ -34,7 +34,7 @@ CHROMIUM_FLAGS = (
 class Site:
     """A cluster with the running product, and its console."""
 
-    environment: ChainEnvironment
+    environment: EventChainEnvironment
     console: WebConsole
 
     def build_url(self, path: str, **query: str) -> str:

@@ -22,7 +22,7 @@ from localcluster.access import UNPRIVILEGED
 from localcluster.processes import wait_until_ready
 from localcluster.readiness import is_ready
 from localcluster.web_console import WebConsole
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.console.web.callers import VIEWER, FormSession, build_auth_header, get_page, post_confirmed
 from tests.console.web.site import Site
 from tests.postgresql import PostgreSQL
@@ -32,7 +32,7 @@ UID_FIELD = re.compile(r'name="uid" value="([^"]+)"')
 
 
 @pytest.fixture
-def environment(site: Site) -> ChainEnvironment:
+def environment(site: Site) -> EventChainEnvironment:
     return site.environment
 
 
@@ -48,13 +48,13 @@ def form_session(site: Site) -> Iterator[FormSession]:
         yield FormSession(site, session)
 
 
-def is_in_maintenance(environment: ChainEnvironment, node: str) -> bool:
+def is_in_maintenance(environment: EventChainEnvironment, node: str) -> bool:
     return bool(environment.client.list(MEDIK8S.path, field_selector=f"spec.nodeName={node}")["items"])
 
 
 @proves("OSV-7", "OSV-8")
 def test_only_confirmed_form_starts_or_stops_maintenance(
-    site: Site, form_session: FormSession, environment: ChainEnvironment, shared_node: str
+    site: Site, form_session: FormSession, environment: EventChainEnvironment, shared_node: str
 ) -> None:
     """OSV-7, OSV-8: a POST without confirmation returns only the dialog; a confirmed POST works without JavaScript."""
     dialog = form_session.post("/start", shared_node, reason="new disk")
@@ -100,7 +100,7 @@ def test_filter_value_that_journal_cannot_store_gets_400(site: Site, postgresql:
 @proves("OSV-7")
 @pytest.mark.parametrize("confirm", ["", "yes"])
 def test_start_of_node_under_maintenance_gets_409(
-    site: Site, form_session: FormSession, environment: ChainEnvironment, confirm: str
+    site: Site, form_session: FormSession, environment: EventChainEnvironment, confirm: str
 ) -> None:
     """OSV-7, NMO-22: starting a maintenance of a node that already has a maintenance gets status 409."""
     node = environment.create_node(f"taken-{confirm or 'not'}")
@@ -116,7 +116,7 @@ def test_start_of_node_under_maintenance_gets_409(
 @proves("OSV-8")
 @pytest.mark.parametrize("confirm", ["", "yes"])
 def test_stop_of_node_without_maintenance_gets_409(
-    form_session: FormSession, environment: ChainEnvironment, confirm: str
+    form_session: FormSession, environment: EventChainEnvironment, confirm: str
 ) -> None:
     """OSV-8: stopping a maintenance of a node without a maintenance gets status 409; a manual cordon is kept."""
     node = environment.create_node(f"cordoned-{confirm or 'not'}")
@@ -131,7 +131,7 @@ def test_stop_of_node_without_maintenance_gets_409(
 
 @proves("OSV-8")
 def test_outdated_stop_dialog_does_not_end_newer_maintenance(
-    form_session: FormSession, environment: ChainEnvironment
+    form_session: FormSession, environment: EventChainEnvironment
 ) -> None:
     """OSV-8: an outdated stop dialog does not end a newer maintenance with the same name."""
     node = environment.create_node("windowed-1")
@@ -154,7 +154,9 @@ def test_outdated_stop_dialog_does_not_end_newer_maintenance(
 
 
 @proves("OSV-8")
-def test_form_with_empty_node_name_changes_nothing(form_session: FormSession, environment: ChainEnvironment) -> None:
+def test_form_with_empty_node_name_changes_nothing(
+    form_session: FormSession, environment: EventChainEnvironment
+) -> None:
     """OSV-8: a form with an empty node name changes nothing, and node names in the URL of a POST are ignored."""
     node = environment.create_node("unnamed-1")
     path = environment.create_maintenance(node)
@@ -173,7 +175,7 @@ def test_form_with_empty_node_name_changes_nothing(form_session: FormSession, en
 
 
 def wait_for_maintenance_uid_in_dialog(
-    form_session: FormSession, environment: ChainEnvironment, path: str, node: str
+    form_session: FormSession, environment: EventChainEnvironment, path: str, node: str
 ) -> str:
     """Wait until the stop dialog contains the maintenance's uid, and return this uid."""
     uid = str(environment.client.get(path)["metadata"]["uid"])
@@ -184,7 +186,7 @@ def wait_for_maintenance_uid_in_dialog(
 
 
 def test_start_of_several_nodes_reports_each_failure(
-    site: Site, form_session: FormSession, environment: ChainEnvironment, shared_node: str
+    site: Site, form_session: FormSession, environment: EventChainEnvironment, shared_node: str
 ) -> None:
     """OSV-7: a form with several nodes starts a maintenance of each existing node, and reports the unknown nodes."""
     response = form_session.post("/start", shared_node, "nowhere", confirm="yes")
@@ -209,7 +211,7 @@ def test_start_of_several_nodes_reports_each_failure(
     ids=lambda headers: " ".join(*headers.items()),
 )
 def test_post_from_another_site_gets_403(
-    form_session: FormSession, environment: ChainEnvironment, shared_node: str, headers: dict[str, str]
+    form_session: FormSession, environment: EventChainEnvironment, shared_node: str, headers: dict[str, str]
 ) -> None:
     """OSV-7: a POST from another site is rejected even if it contains the cookie and the CSRF token."""
     response = form_session.post("/start", shared_node, confirm="yes", headers=headers)
@@ -230,7 +232,7 @@ def test_invalid_dead_letter_number_gets_404(form_session: FormSession, dead_let
 
 @pytest.mark.parametrize("token", ["", "guessed"])
 def test_post_without_csrf_token_gets_403(
-    site: Site, form_session: FormSession, environment: ChainEnvironment, shared_node: str, token: str
+    site: Site, form_session: FormSession, environment: EventChainEnvironment, shared_node: str, token: str
 ) -> None:
     """OSV-7: a POST without the form's CSRF token or without the cookie is rejected."""
     form_fields = {"node": shared_node, "confirm": "yes", "csrf": form_session.token}
@@ -277,7 +279,7 @@ def token_console(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Itera
     "path", ["/", "/nodes", "/nodes/guarded-1", "/live/home", "/live/nodes", "/live/nodes/guarded-1", "/start?node=x"]
 )
 def test_caller_without_view_permission_gets_error_and_no_data(
-    token_console: Site, environment: ChainEnvironment, shared_node: str, path: str
+    token_console: Site, environment: EventChainEnvironment, shared_node: str, path: str
 ) -> None:
     """OSV-7: a caller without view permissions gets no data, and the error names the missing permission."""
     anonymous, unprivileged = (
@@ -294,7 +296,9 @@ def test_caller_without_view_permission_gets_error_and_no_data(
 
 
 @proves("OSV-7", "OSV-14")
-def test_viewer_cannot_start_maintenance(token_console: Site, environment: ChainEnvironment, shared_node: str) -> None:
+def test_viewer_cannot_start_maintenance(
+    token_console: Site, environment: EventChainEnvironment, shared_node: str
+) -> None:
     """OSV-7, OSV-14: a caller who may only view sees the page, but the API server denies the action."""
     headers = build_auth_header(environment, VIEWER)
 
@@ -305,7 +309,7 @@ def test_viewer_cannot_start_maintenance(token_console: Site, environment: Chain
     assert not is_in_maintenance(environment, shared_node)
 
 
-def test_actions_use_identity_of_token(token_console: Site, environment: ChainEnvironment) -> None:
+def test_actions_use_identity_of_token(token_console: Site, environment: EventChainEnvironment) -> None:
     """Check that the API server's audit log contains the user of the token, not the console's ServiceAccount."""
     node = environment.create_node("bearer-1")
 
@@ -372,7 +376,7 @@ def test_incomplete_requests_time_out(site: Site, tmp_path: Path, partial_reques
 
 @pytest.mark.slow
 def test_replica_accepts_form_of_another_replica(
-    site: Site, form_session: FormSession, environment: ChainEnvironment, shared_node: str, tmp_path: Path
+    site: Site, form_session: FormSession, environment: EventChainEnvironment, shared_node: str, tmp_path: Path
 ) -> None:
     """Check that one replica of the console accepts a form that another replica has rendered.
 

@@ -21,14 +21,14 @@ from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.http_receiver import Receiver, Response
 from localcluster.web_console import WebConsole
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.console.web.callers import VIEWER, FormSession, build_auth_header, post_confirmed, wait_for_audit_lines
 from tests.console.web.site import Site
 
 USER_HEADER, SECRET_HEADER = "X-Forwarded-User", "X-Console-Secret"
 SECRET = "only-the-proxy-knows"  # noqa: S105 - a fake secret for these tests
 IDENTIFICATION_MODES: dict[
-    str, tuple[Callable[[ChainEnvironment], dict[str, str]], Callable[[ChainEnvironment], dict[str, str]]]
+    str, tuple[Callable[[EventChainEnvironment], dict[str, str]], Callable[[EventChainEnvironment], dict[str, str]]]
 ] = {
     "token": (
         lambda environment: build_auth_header(environment, access.ADMIN),
@@ -45,7 +45,7 @@ USER_NAMES = {"token": "admin", "proxy": "boss"}
 
 
 @pytest.fixture
-def environment(site: Site) -> ChainEnvironment:
+def environment(site: Site) -> EventChainEnvironment:
     return site.environment
 
 
@@ -67,7 +67,9 @@ def mode_and_console(
 
 
 @pytest.mark.slow
-def test_each_action_is_logged_as_one_line(mode_and_console: tuple[str, Site], environment: ChainEnvironment) -> None:
+def test_each_action_is_logged_as_one_line(
+    mode_and_console: tuple[str, Site], environment: EventChainEnvironment
+) -> None:
     """Check that each action, whether allowed or denied, is logged in one line with user and client address."""
     mode, site = mode_and_console
     actor_headers, viewer_headers = (headers(environment) for headers in IDENTIFICATION_MODES[mode])
@@ -94,7 +96,7 @@ def test_each_action_is_logged_as_one_line(mode_and_console: tuple[str, Site], e
     assert "error" not in start_line
 
 
-def test_loopback_console_logs_kubeconfig_user(site: Site, environment: ChainEnvironment) -> None:
+def test_loopback_console_logs_kubeconfig_user(site: Site, environment: EventChainEnvironment) -> None:
     """Check that a loopback console logs actions with the kubeconfig's user, and does not log page views.
 
     A form with several nodes is logged in one line per node, each with its own outcome.
@@ -197,7 +199,7 @@ def test_forged_request_is_logged(mode_and_console: tuple[str, Site]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "expected_status"), [(500, 403), (5000, 400)])
 def test_rejected_request_with_many_nodes_causes_few_api_requests_and_log_lines(
-    site: Site, environment: ChainEnvironment, tmp_path: Path, count: int, expected_status: int
+    site: Site, environment: EventChainEnvironment, tmp_path: Path, count: int, expected_status: int
 ) -> None:
     """X-6: a rejected request with many node names causes a constant number of API requests and log lines."""
 

@@ -27,7 +27,7 @@ from eventing.journal.store import Journal
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.nodes import NODES_PATH
 from localcluster.product import Product
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.console.web.layout import find_broken_words, find_overflowing_texts, find_overlapping_texts, measure_box
 from tests.console.web.site import DESKTOP_VIEWPORT, PHONE_VIEWPORT, Browser, Site
 from tests.machine_speed import is_below_scaled_limit
@@ -381,7 +381,7 @@ def test_1000_nodes_are_painted_within_a_second_and_updated(
     assert browser.find_all(f"#{build_html_id('many-250')}")
 
 
-def create_nodes(environment: ChainEnvironment, count: int) -> None:
+def create_nodes(environment: EventChainEnvironment, count: int) -> None:
     """Create Node objects that no simulated kubelet manages, in parts, each of which has the client's time limit."""
     metadata_list = [
         {"name": f"many-{index}", "labels": {"crowd": str(index % NODE_PARTS)}} for index in range(1, count + 1)

@@ -8,22 +8,22 @@ from selenium.webdriver.common.keys import Keys
 from console.web.node_rows import build_html_id
 from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.pods import format_key
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.console.web.site import Browser, Site
 from tests.proofs import proves
 
 
 @pytest.fixture
-def environment(site: Site) -> ChainEnvironment:
+def environment(site: Site) -> EventChainEnvironment:
     return site.environment
 
 
-def create_nodes(environment: ChainEnvironment, prefix: str, count: int = 1) -> list[str]:
+def create_nodes(environment: EventChainEnvironment, prefix: str, count: int = 1) -> list[str]:
     """Create nodes with this name prefix and a number, and return their names."""
     return [environment.create_node(f"{prefix}-{number}") for number in range(1, count + 1)]
 
 
-def list_maintenances(environment: ChainEnvironment, node: str) -> list[dict[str, object]]:
+def list_maintenances(environment: EventChainEnvironment, node: str) -> list[dict[str, object]]:
     maintenances: list[dict[str, object]] = environment.client.list(
         MEDIK8S.path, field_selector=f"spec.nodeName={node}"
     )["items"]
@@ -31,7 +31,7 @@ def list_maintenances(environment: ChainEnvironment, node: str) -> list[dict[str
 
 
 @proves("OSV-7")
-def test_maintenance_is_started_on_page_of_node(browser: Browser, environment: ChainEnvironment) -> None:
+def test_maintenance_is_started_on_page_of_node(browser: Browser, environment: EventChainEnvironment) -> None:
     """OSV-7: *Actions › Start Maintenance* on a node's page opens a dialog, whose button has the same text."""
     (node,) = create_nodes(environment, "paged")
     browser.open_nodes(node)
@@ -56,7 +56,7 @@ def test_maintenance_is_started_on_page_of_node(browser: Browser, environment: C
 
 
 @proves("OSV-7", "OSV-8")
-def test_maintenance_of_one_node_is_started_and_stopped(browser: Browser, environment: ChainEnvironment) -> None:
+def test_maintenance_of_one_node_is_started_and_stopped(browser: Browser, environment: EventChainEnvironment) -> None:
     """OSV-7, OSV-8: a user starts and stops a maintenance in the row's menu, and the row is updated live."""
     (node,) = create_nodes(environment, "solo")
     environment.create_pods(node, 2)
@@ -85,7 +85,7 @@ def test_maintenance_of_one_node_is_started_and_stopped(browser: Browser, enviro
     assert browser.take_errors() == []
 
 
-def test_buttons_are_shown_while_node_is_selected(browser: Browser, environment: ChainEnvironment) -> None:
+def test_buttons_are_shown_while_node_is_selected(browser: Browser, environment: EventChainEnvironment) -> None:
     """OSV-7: the buttons for several nodes are shown only while a node is selected, and the keyboard reaches them."""
     (node,) = create_nodes(environment, "unselected")
     browser.open_nodes(node)
@@ -108,7 +108,7 @@ def test_buttons_are_shown_while_node_is_selected(browser: Browser, environment:
 @pytest.mark.slow
 @proves("OSV-7")
 def test_maintenances_of_three_nodes_are_started_and_stopped_together(
-    browser: Browser, environment: ChainEnvironment
+    browser: Browser, environment: EventChainEnvironment
 ) -> None:
     """OSV-7: a user starts and stops the maintenances of several nodes in the list."""
     names = create_nodes(environment, "trio", 3)
@@ -136,7 +136,7 @@ def test_maintenances_of_three_nodes_are_started_and_stopped_together(
 
 
 @proves("OSV-7", "OSV-9")
-def test_blocked_drain_shows_reason_and_continues(browser: Browser, environment: ChainEnvironment) -> None:
+def test_blocked_drain_shows_reason_and_continues(browser: Browser, environment: EventChainEnvironment) -> None:
     """OSV-9, KNM-5: the page shows the blocking PodDisruptionBudget with counts and remedy, and is updated live."""
     (node,) = create_nodes(environment, "held")
     namespace = environment.create_namespace()
@@ -186,7 +186,7 @@ def test_blocked_drain_shows_reason_and_continues(browser: Browser, environment:
 
 @pytest.mark.slow
 def test_page_suggests_relaxing_pdb_that_never_allows_disruptions(
-    browser: Browser, environment: ChainEnvironment
+    browser: Browser, environment: EventChainEnvironment
 ) -> None:
     """OSV-13: if a PDB has `maxUnavailable: 0`, the page suggests relaxing the PDB, not waiting for ready pods."""
     (node,) = create_nodes(environment, "closed")
@@ -212,7 +212,7 @@ def test_page_suggests_relaxing_pdb_that_never_allows_disruptions(
 @pytest.mark.slow
 @pytest.mark.parametrize("group", GROUPS)
 def test_maintenances_of_every_api_group_can_be_stopped(
-    browser: Browser, environment: ChainEnvironment, group: str
+    browser: Browser, environment: EventChainEnvironment, group: str
 ) -> None:
     """C2, X-7: the console shows and stops maintenances of every API group, even those that other tools created."""
     node = environment.create_node(f"group-{list(GROUPS).index(group)}")
@@ -227,7 +227,7 @@ def test_maintenances_of_every_api_group_can_be_stopped(
     browser.wait_until(lambda: browser.get_cell_text(node, "state") == "In service")
 
 
-def test_list_is_updated_with_new_and_deleted_nodes(browser: Browser, environment: ChainEnvironment) -> None:
+def test_list_is_updated_with_new_and_deleted_nodes(browser: Browser, environment: EventChainEnvironment) -> None:
     """Check that new nodes appear in the list, that deleted nodes disappear, and that names are sorted naturally."""
     environment.create_node("come-2")
     browser.open_nodes("come-2")
@@ -241,7 +241,7 @@ def test_list_is_updated_with_new_and_deleted_nodes(browser: Browser, environmen
 
 @pytest.mark.slow
 @proves("OSV-8")
-def test_menu_of_manually_cordoned_node_offers_no_stop(browser: Browser, environment: ChainEnvironment) -> None:
+def test_menu_of_manually_cordoned_node_offers_no_stop(browser: Browser, environment: EventChainEnvironment) -> None:
     """OSV-8: the menu of a manually cordoned node explains why there is no maintenance to stop."""
     (node,) = create_nodes(environment, "byhand")
     environment.cluster.kubectl("cordon", node)
@@ -255,7 +255,7 @@ def test_menu_of_manually_cordoned_node_offers_no_stop(browser: Browser, environ
     assert len(menu_items) == 2
 
 
-def test_menu_and_dialog_work_with_keyboard(browser: Browser, environment: ChainEnvironment) -> None:
+def test_menu_and_dialog_work_with_keyboard(browser: Browser, environment: EventChainEnvironment) -> None:
     """Check that menu and dialog can be opened, closed and confirmed with the keyboard, without losing the focus."""
     (node,) = create_nodes(environment, "keys")
     browser.open_nodes(node)

@@ -9,7 +9,7 @@ from selenium.webdriver.common.keys import Keys
 
 from console.web.node_rows import build_html_id
 from kube.nodes import build_node_path
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.console.web.site import Browser, Site
 
 NAMES = ["list-1", "list-2", "list-10"]
@@ -17,7 +17,7 @@ COUNT_REQUESTS_SCRIPT = "return performance.getEntriesByType('resource').length"
 
 
 @pytest.fixture(scope="module")
-def environment(site: Site) -> Iterator[ChainEnvironment]:
+def environment(site: Site) -> Iterator[EventChainEnvironment]:
     """Yield the environment with three nodes; `list-2` is a worker, and `list-10` is cordoned."""
     for name in NAMES:
         site.environment.create_node(name)
@@ -29,7 +29,7 @@ def environment(site: Site) -> Iterator[ChainEnvironment]:
 
 
 @pytest.fixture
-def list_browser(browser: Browser, environment: ChainEnvironment) -> Browser:
+def list_browser(browser: Browser, environment: EventChainEnvironment) -> Browser:
     """Return the browser with the list of the three nodes, once the list shows the cordoned node."""
     browser.open("/nodes", q="list-")
     browser.wait_until(lambda: browser.get_cell_text("list-10", "state") == "Cordoned")
@@ -68,7 +68,7 @@ def test_search_and_filter_are_instant_and_survive_reload(list_browser: Browser)
     assert browser.get_text("#none:not([hidden]) strong") == "No nodes match this filter."
 
 
-def test_order_survives_reload_and_live_update(list_browser: Browser, environment: ChainEnvironment) -> None:
+def test_order_survives_reload_and_live_update(list_browser: Browser, environment: EventChainEnvironment) -> None:
     """Check that a click on a column heading sorts the rows, and that a reload and a live update keep the order."""
     browser = list_browser
     browser.wait_for_element("a[data-sort=name]").send_keys(Keys.ENTER)
@@ -91,7 +91,7 @@ def test_order_survives_reload_and_live_update(list_browser: Browser, environmen
 
 
 def test_live_update_moves_row_and_keeps_selection_and_focus(
-    list_browser: Browser, environment: ChainEnvironment
+    list_browser: Browser, environment: EventChainEnvironment
 ) -> None:
     """Check that a changed row moves to its new position, and keeps its selection and the keyboard focus."""
     browser = list_browser

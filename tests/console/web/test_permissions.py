@@ -22,7 +22,7 @@ from localcluster import access
 from localcluster.access import UNPRIVILEGED
 from localcluster.http_receiver import Receiver, Response
 from localcluster.web_console import WebConsole
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.console.web.callers import (
     VIEW_PERMISSIONS,
     VIEWER,
@@ -107,7 +107,7 @@ def token_console(site: Site, journal_file: Path, function_receiver: Receiver) -
 
 
 @pytest.fixture
-def environment(site: Site) -> ChainEnvironment:
+def environment(site: Site) -> EventChainEnvironment:
     return site.environment
 
 
@@ -123,7 +123,9 @@ def post_form(
 
 
 @pytest.mark.parametrize("path", JOURNAL_PATHS)
-def test_journal_pages_require_view_permissions(token_console: Site, environment: ChainEnvironment, path: str) -> None:
+def test_journal_pages_require_view_permissions(
+    token_console: Site, environment: EventChainEnvironment, path: str
+) -> None:
     """Check that journal pages require a token and view permissions, because events contain pods, nodes and users."""
     anonymous, wrong_token = (
         get_page(token_console, path),
@@ -137,7 +139,7 @@ def test_journal_pages_require_view_permissions(token_console: Site, environment
 
 
 @pytest.mark.parametrize("path", JOURNAL_PATHS)
-def test_viewer_may_read_journal_pages(token_console: Site, environment: ChainEnvironment, path: str) -> None:
+def test_viewer_may_read_journal_pages(token_console: Site, environment: EventChainEnvironment, path: str) -> None:
     """Check that the journal pages require no more permissions than the pages about nodes."""
     assert get_page(token_console, path, build_auth_header(environment, VIEWER)).status_code == 200
 
@@ -146,7 +148,7 @@ def test_viewer_may_read_journal_pages(token_console: Site, environment: ChainEn
     ("page", "permission"), [("/events/3", "get mutexrules"), ("/events/4", "list mutexrunconfigs")]
 )
 def test_events_about_mutex_objects_require_permission_for_their_kind(
-    token_console: Site, environment: ChainEnvironment, page: str, permission: str
+    token_console: Site, environment: EventChainEnvironment, page: str, permission: str
 ) -> None:
     """Check that viewing an event about a mutex object requires the permission to read objects of this kind.
 
@@ -165,7 +167,9 @@ def test_events_about_mutex_objects_require_permission_for_their_kind(
     assert (SECRET in denied_response.text, SECRET in accepted_response.text) == (False, True)
 
 
-def test_unknown_event_gets_403_without_view_permissions(token_console: Site, environment: ChainEnvironment) -> None:
+def test_unknown_event_gets_403_without_view_permissions(
+    token_console: Site, environment: EventChainEnvironment
+) -> None:
     """Check that a caller without view permissions cannot find out which event numbers exist."""
     assert get_page(token_console, "/events/77", build_auth_header(environment, UNPRIVILEGED)).status_code == 403
     assert get_page(token_console, "/events/77", build_auth_header(environment, VIEWER)).status_code == 404
@@ -178,7 +182,7 @@ def test_unknown_event_gets_403_without_view_permissions(token_console: Site, en
 @pytest.mark.parametrize("user", ["", UNPRIVILEGED, VIEWER])
 def test_viewer_may_not_replay_or_redrive(
     token_console: Site,
-    environment: ChainEnvironment,
+    environment: EventChainEnvironment,
     journal_file: Path,
     function_receiver: Receiver,
     path: str,
@@ -204,7 +208,7 @@ REPLAY_PERMISSIONS = (*CURRENT_STATE_PERMISSIONS, *(f"{verb} nodemaintenances" f
 
 @pytest.mark.parametrize("missing_permission", ["get pods", "get poddisruptionbudgets", "create nodemaintenances"])
 def test_replay_requires_permissions_to_start_maintenance_and_to_read_pods(
-    token_console: Site, environment: ChainEnvironment, function_receiver: Receiver, missing_permission: str
+    token_console: Site, environment: EventChainEnvironment, function_receiver: Receiver, missing_permission: str
 ) -> None:
     """Check that a replay requires the permissions to start maintenances and to read pods and PDBs.
 
@@ -222,7 +226,7 @@ def test_replay_requires_permissions_to_start_maintenance_and_to_read_pods(
 
 
 def test_maintainer_may_replay_and_redrive(
-    token_console: Site, environment: ChainEnvironment, journal_file: Path, function_receiver: Receiver
+    token_console: Site, environment: EventChainEnvironment, journal_file: Path, function_receiver: Receiver
 ) -> None:
     """Check that a caller who may start maintenances may also replay and redrive."""
     headers = build_auth_header(environment, access.ADMIN)
@@ -239,7 +243,7 @@ def test_maintainer_may_replay_and_redrive(
         assert (line["user"], line["outcome"], line["from"]) == ("admin", "done", "127.0.0.1")
 
 
-def test_denied_replay_and_redrive_are_in_audit_log(token_console: Site, environment: ChainEnvironment) -> None:
+def test_denied_replay_and_redrive_are_in_audit_log(token_console: Site, environment: EventChainEnvironment) -> None:
     """Check that the audit log contains each denied replay and redrive, with the number of the event or dead letter."""
     for path in (REPLAY_PATH, REDRIVE_PATH):
         post_form(

@@ -16,7 +16,7 @@ from kube.nodes import build_node_path
 from localcluster import access
 from localcluster.admission.webhook import COMPONENT_DIR, Webhook
 from localcluster.processes import wait_until_ready
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.console.web.callers import FormSession
 from tests.console.web.site import Site
 from tests.proofs import proves
@@ -42,7 +42,7 @@ BARE_POD_WARNING = "no controller will recreate 1 pod after the eviction: "
 
 
 @pytest.fixture(scope="module")
-def webhook_environment(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChainEnvironment]:
+def webhook_environment(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EventChainEnvironment]:
     """Yield the cluster with the admission webhook installed; other tests use the cluster without the webhook."""
     with Webhook(site.environment.cluster, tmp_path_factory.mktemp("webhook")):
         yield site.environment
@@ -60,7 +60,7 @@ def form_session(site: Site) -> Iterator[FormSession]:
 @pytest.mark.slow
 @proves("NMO-18", "OSV-7")
 def test_dialog_shows_warnings_before_any_change(
-    webhook_environment: ChainEnvironment, form_session: FormSession
+    webhook_environment: EventChainEnvironment, form_session: FormSession
 ) -> None:
     node = webhook_environment.create_node("foreseen-1")
     webhook_environment.create_pods(node, 1)
@@ -73,7 +73,7 @@ def test_dialog_shows_warnings_before_any_change(
 
 
 @proves("OSV-7")
-def test_dialog_shows_preview_of_pods(webhook_environment: ChainEnvironment, form_session: FormSession) -> None:
+def test_dialog_shows_preview_of_pods(webhook_environment: EventChainEnvironment, form_session: FormSession) -> None:
     """Check that the dialog shows the counts and the blocking PDB, as `kubectl maintenance preview` does."""
     node, namespace = webhook_environment.create_node("foreseen-5"), webhook_environment.create_namespace()
     webhook_environment.create_pods(node, 2, namespace=namespace, labels={"app": "db"})
@@ -90,7 +90,7 @@ def test_dialog_shows_preview_of_pods(webhook_environment: ChainEnvironment, for
 
 
 @proves("NMO-18", "NMO-23")
-def test_dialog_excludes_denied_nodes(webhook_environment: ChainEnvironment, form_session: FormSession) -> None:
+def test_dialog_excludes_denied_nodes(webhook_environment: EventChainEnvironment, form_session: FormSession) -> None:
     """Check that the dialog excludes a node whose drain would break etcd's quorum, and includes a worker node."""
     members = [webhook_environment.create_node(f"member-{number}") for number in (1, 2)]
     worker = webhook_environment.create_node("foreseen-2")
@@ -115,7 +115,7 @@ def test_dialog_excludes_denied_nodes(webhook_environment: ChainEnvironment, for
 @pytest.mark.slow
 @proves("NMO-18", "OSV-7")
 def test_dialog_states_number_of_nodes_without_preview(
-    webhook_environment: ChainEnvironment, form_session: FormSession
+    webhook_environment: EventChainEnvironment, form_session: FormSession
 ) -> None:
     """Check that the dialog states how many nodes have no preview, because the number of previewed nodes is limited."""
     nodes = [webhook_environment.create_node(f"asked-{number}") for number in range(MAX_PREVIEWED_NODES + 2)]
@@ -127,7 +127,7 @@ def test_dialog_states_number_of_nodes_without_preview(
 
 
 @proves("NMO-18", "OSV-7")
-def test_dialog_reports_failed_preview(webhook_environment: ChainEnvironment, form_session: FormSession) -> None:
+def test_dialog_reports_failed_preview(webhook_environment: EventChainEnvironment, form_session: FormSession) -> None:
     """Check that the dialog reports a failed preview, and still offers the action.
 
     The preview fails because another webhook with `failurePolicy: Fail` does not respond.
@@ -147,7 +147,7 @@ def test_dialog_reports_failed_preview(webhook_environment: ChainEnvironment, fo
 
 
 @proves("NMO-18")
-def test_command_prints_warnings_to_stderr(webhook_environment: ChainEnvironment) -> None:
+def test_command_prints_warnings_to_stderr(webhook_environment: EventChainEnvironment) -> None:
     node = webhook_environment.create_node("foreseen-3")
     webhook_environment.create_pods(node, 1)
     kubeconfig = str(webhook_environment.cluster.ensure_kubeconfig(access.ADMIN))

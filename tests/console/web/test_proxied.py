@@ -14,7 +14,7 @@ from console.operations import maintenance_actions
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from localcluster.processes import wait_until_ready
 from localcluster.web_console import WebConsole
-from tests.chain.environment import ChainEnvironment
+from tests.chain.environment import EventChainEnvironment
 from tests.console.permissions import grant_permissions, has_permission
 from tests.console.web.callers import VIEW_PERMISSIONS, VIEWER, create_account_option, get_page, post_confirmed
 from tests.console.web.site import Site
@@ -34,7 +34,7 @@ CONSOLE_PERMISSIONS = (
 
 
 @pytest.fixture
-def environment(site: Site) -> ChainEnvironment:
+def environment(site: Site) -> EventChainEnvironment:
     return site.environment
 
 
@@ -78,7 +78,7 @@ def build_proxy_headers(user: str, groups: str = "") -> dict[str, str]:
     return {SECRET_HEADER: SECRET, USER_HEADER: user, **({GROUPS_HEADER: groups} if groups else {})}
 
 
-def get_writers(environment: ChainEnvironment, node: str) -> dict[str, tuple[str, str]]:
+def get_writers(environment: EventChainEnvironment, node: str) -> dict[str, tuple[str, str]]:
     """Return the client by verb (create, delete) that changed the node's maintenance, according to the audit log.
 
     A client is a pair of the authenticated ServiceAccount and the impersonated user.
@@ -93,7 +93,7 @@ def get_writers(environment: ChainEnvironment, node: str) -> dict[str, tuple[str
 
 
 def test_proxied_user_may_do_what_access_review_allows(
-    proxied_console: Site, environment: ChainEnvironment, proxied_node: str
+    proxied_console: Site, environment: EventChainEnvironment, proxied_node: str
 ) -> None:
     """Check that a SubjectAccessReview authorizes each action, and that the maintenance names the proxied user."""
     viewer_headers, admin_headers = build_proxy_headers(VIEWER), build_proxy_headers("mallory", "staff, system:masters")
@@ -117,7 +117,7 @@ def test_proxied_user_may_do_what_access_review_allows(
     [{}, {SECRET_HEADER: ""}, {SECRET_HEADER: "guessed"}, {SECRET_HEADER: SECRET[:-1]}, {SECRET_HEADER: f"{SECRET}x"}],
 )
 def test_identity_headers_without_valid_secret_are_rejected(
-    proxied_console: Site, proxied_node: str, environment: ChainEnvironment, secret_headers: dict[str, str]
+    proxied_console: Site, proxied_node: str, environment: EventChainEnvironment, secret_headers: dict[str, str]
 ) -> None:
     """Check that identity headers without the correct secret are rejected, even from 127.0.0.1.
 
@@ -158,7 +158,7 @@ def test_console_with_proxy_requires_secret(tmp_path: Path, secret: str | None, 
     assert message in result.stderr
 
 
-def test_proxied_users_have_group_authenticated(proxied_console: Site, environment: ChainEnvironment) -> None:
+def test_proxied_users_have_group_authenticated(proxied_console: Site, environment: EventChainEnvironment) -> None:
     """Check that the permissions of the group `system:authenticated` apply to every proxied user."""
     group = {"kind": "Group", "name": "system:authenticated", "apiGroup": "rbac.authorization.k8s.io"}
     with revoke_role_afterwards(environment, "everybody", "mallory", "list", "nodes"):
@@ -168,7 +168,7 @@ def test_proxied_users_have_group_authenticated(proxied_console: Site, environme
 
 
 @contextmanager
-def revoke_role_afterwards(environment: ChainEnvironment, name: str, *permission: str) -> Iterator[None]:
+def revoke_role_afterwards(environment: EventChainEnvironment, name: str, *permission: str) -> Iterator[None]:
     """Delete the role at the end of the `with` block, and wait until this permission is revoked."""
     yield
     environment.cluster.kubectl("delete", "clusterrolebinding,clusterrole", name)
@@ -177,7 +177,7 @@ def revoke_role_afterwards(environment: ChainEnvironment, name: str, *permission
 
 @pytest.mark.slow
 def test_console_impersonates_user_if_allowed(
-    site: Site, environment: ChainEnvironment, maintainer: str, tmp_path: Path
+    site: Site, environment: EventChainEnvironment, maintainer: str, tmp_path: Path
 ) -> None:
     """Check that the audit log contains the proxied user if the console has the permission to impersonate users."""
     node = environment.create_node("impersonated-1")
@@ -202,7 +202,7 @@ def test_console_impersonates_user_if_allowed(
 
 
 def test_console_uses_its_own_account_without_impersonate_permission(
-    proxied_console: Site, environment: ChainEnvironment, maintainer: str
+    proxied_console: Site, environment: EventChainEnvironment, maintainer: str
 ) -> None:
     """Check that without this permission, the console acts as its own account after a SubjectAccessReview."""
     node = environment.create_node("judged-1")
@@ -216,7 +216,9 @@ def test_console_uses_its_own_account_without_impersonate_permission(
 
 
 @proves("OSV-8")
-def test_maintenance_created_after_permission_check_is_not_deleted(site: Site, environment: ChainEnvironment) -> None:
+def test_maintenance_created_after_permission_check_is_not_deleted(
+    site: Site, environment: EventChainEnvironment
+) -> None:
     """OSV-8: a stop deletes only the maintenances whose deletion was authorized, not those created later."""
     node = environment.create_node("checked-1")
     path = environment.create_maintenance(node)

@@ -111,7 +111,7 @@ def get_readiness(app: Flask) -> tuple[int, str]:
     return response.status_code, response.text
 
 
-def wait_for_missed_checks(watcher: ClusterWatcher) -> None:
+def wait_until_checks_are_overdue(watcher: ClusterWatcher) -> None:
     """Wait until the cluster has not responded for a second, although the console has sent several requests."""
     wait_until_ready("a second without a response", lambda: watcher.get_age_seconds() > 1, [], 10)
 
@@ -129,7 +129,7 @@ def test_console_is_unready_after_a_minute_without_cluster(
     assert get_readiness(console)[0] == 200
 
     api_server_relay.cut()
-    wait_for_missed_checks(watcher)
+    wait_until_checks_are_overdue(watcher)
     clock.offset_seconds += 44
     assert get_readiness(console)[0] == 200
     clock.offset_seconds += 16
@@ -148,7 +148,7 @@ def test_stale_state_has_time_of_last_confirmation(app_and_clock: tuple[Flask, C
     assert state_before.stale_since == ""
 
     api_server_relay.cut()
-    wait_for_missed_checks(watcher)
+    wait_until_checks_are_overdue(watcher)
     clock.offset_seconds += STALE_AFTER_SECONDS
     stale_state = watcher.wait_for_state(lambda state: bool(state.stale_since), 10)
     assert stale_state
@@ -169,7 +169,7 @@ def test_state_is_stale_until_all_lists_are_read(
     watcher, api = console.extensions["live"], console.extensions["live"]._client.api
     watcher.get_state()
     api_server_relay.cut()
-    wait_for_missed_checks(watcher)
+    wait_until_checks_are_overdue(watcher)
     clock.offset_seconds += STALE_AFTER_SECONDS
     assert watcher.wait_for_state(lambda state: bool(state.stale_since), 10)
     completed_checks: list[int] = []

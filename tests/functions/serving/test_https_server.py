@@ -36,7 +36,7 @@ def create_client_context(*trusted_cas: CertificateAuthority) -> ssl.SSLContext:
     return ssl.create_default_context(cadata="\n".join(ca.ca_certificate for ca in trusted_cas))
 
 
-async def fetch_peer_port(session: ClientSession, port: int) -> str:
+async def fetch_client_port(session: ClientSession, port: int) -> str:
     async with session.get(f"https://{SERVER_NAME}:{port}/") as response:
         return await response.text()
 
@@ -44,7 +44,7 @@ async def fetch_peer_port(session: ClientSession, port: int) -> str:
 async def fetch_peer_port_of_new_connection(port: int, *trusted_cas: CertificateAuthority) -> str:
     """Return the client port that the server reports for a new connection of a client that trusts these CAs."""
     async with ClientSession(connector=TCPConnector(ssl=create_client_context(*trusted_cas))) as session:
-        return await fetch_peer_port(session, port)
+        return await fetch_client_port(session, port)
 
 
 def run_with_timeout(coroutine: Coroutine[Any, Any, None]) -> None:
@@ -59,12 +59,12 @@ def test_changed_certificate_is_used_for_new_connections_only(tmp_path: Path) ->
     async def rotate_certificate() -> None:
         session = ClientSession(connector=TCPConnector(ssl=create_client_context(old)))
         async with serve_https(build_application(), tmp_path, 0, SERVER_NAME) as port, session:
-            before = await fetch_peer_port(session, port)
+            before = await fetch_client_port(session, port)
             new.write_serving_certificate(tmp_path, [SERVER_NAME])
             with pytest.raises(ClientConnectorError):
                 await fetch_peer_port_of_new_connection(port, old)
             assert await fetch_peer_port_of_new_connection(port, new)
-            assert await fetch_peer_port(session, port) == before
+            assert await fetch_client_port(session, port) == before
 
     run_with_timeout(rotate_certificate())
 

@@ -66,7 +66,7 @@ class KubeVirtEnvironment(VirtualizationEnvironment):
             self.client.patch(path, {"status": {"stateChangeRequests": [{"action": "Start"}]}})
         return name
 
-    def _pin_to_first_node(self, node: str, metadata: Object, spec: Object) -> tuple[Object, Object]:
+    def _set_first_node_of_vmi(self, node: str, metadata: Object, spec: Object) -> tuple[Object, Object]:
         """Return metadata, and the spec with a preferred node affinity; a required one would prevent migrations."""
         hostname_term = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
         preferred = {"weight": 100, "preference": {"matchExpressions": [hostname_term]}}
