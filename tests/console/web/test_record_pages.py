@@ -250,7 +250,7 @@ def test_live_list_is_paused_while_the_user_reads(browser: Browser) -> None:
     assert browser.run_script(UPDATE_SCRIPT) == 1
     assert browser.get_text("#tail-state") == "Live"
 
-    browser.click("#tail tbody th a")
+    browser.click("#tail details[open] tbody th a")
     browser.wait_for_dialog()
     assert browser.run_script(UPDATE_SCRIPT) == 0
     assert browser.get_text("#tail-state") == "Paused while an event is open"
