@@ -5,6 +5,7 @@ Each dead letter is delivered only to the function that did not accept it.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -23,16 +24,23 @@ from console.operations.dead_letter_redrive import (
 )
 from console.operations.descriptions import format_age
 from console.operations.errors import NoResult
-from console.terminal.journal import journal_option, open_journal, open_readable_journal, readable_journal_option
+from console.terminal.journal import (
+    CLUSTER,
+    journal_option,
+    open_journal,
+    open_readable_journal,
+    readable_journal_option,
+)
 from console.terminal.options import (
     NonEmptyText,
     broker_option,
     cluster_options,
     functions_option,
+    is_set_on_command_line,
     namespace_option,
     output_option,
 )
-from console.terminal.output import confirm, print_note, show_json, show_table
+from console.terminal.output import confirm, escape, print_note, show_json, show_table
 from eventing.events import shorten_type
 from eventing.journal.entries import Entry, Query
 from eventing.replay.redrive import awaits_redrive, find_failed_function
@@ -70,7 +78,16 @@ def deadletters(include_redriven: bool, journal: str, namespace: str, output: st
         now = datetime.now(timezone.utc)
         show_table(COLUMNS, (_build_row(fields, now) for fields in dead_letters), "No dead letters found.")
         if any(fields["open"] for fields in dead_letters):
-            click.echo("To deliver one again: kubectl maintenance redrive EVENT; to close it: add --discard", err=True)
+            click.echo(escape(_format_redrive_hint(journal, namespace)), err=True)
+
+
+def _format_redrive_hint(journal: str, namespace: str) -> str:
+    """Return how to deliver or close a dead letter in this journal; `redrive` cannot read the cluster's journal."""
+    if journal == CLUSTER:
+        return "To deliver one again or to close it: open the page Dead letters of the console"
+    options = (("journal", "--journal", journal), ("namespace", "-n", namespace))
+    repeated = "".join(f" {flag} {shlex.quote(value)}" for name, flag, value in options if is_set_on_command_line(name))
+    return f"To deliver one again: kubectl maintenance redrive EVENT{repeated}; to close it: add --discard"
 
 
 def _build_row(fields: dict[str, Any], now: datetime) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone, tzinfo
 from difflib import get_close_matches
 from typing import Any
 
@@ -123,15 +123,17 @@ def format_seconds(seconds: int) -> str:
     return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
 
 
-def parse_time_or_age(text: str) -> datetime:
+def parse_time_or_age(text: str, zone: tzinfo | None = None) -> datetime:
     """Parse an age such as `10m`, `2h` or `1d`, or an ISO 8601 time, and return the timezone-aware time.
 
-    A time without a UTC offset is local time. Raises `ValueError` with a message for the user.
+    A time without a UTC offset is in `zone`, or in the local time zone if `zone` is None. Raises `ValueError` with a
+    message for the user.
     """
     try:
         if match := AGE_PATTERN.fullmatch(text):
             return datetime.now(timezone.utc) - timedelta(**{AGE_UNITS[match[2]]: int(match[1])})
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone()
+        time = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return time.replace(tzinfo=time.tzinfo or zone).astimezone()
     except (ValueError, OverflowError):
         raise ValueError(
             f"{text!r} is neither an age, such as 10m, 2h or 1d, nor a time, such as 2026-03-01T12:00"

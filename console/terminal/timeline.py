@@ -66,10 +66,14 @@ def _find_slowest_branch(depths_and_branches: Iterable[tuple[int, Branch]]) -> B
 
 
 def _is_idle_branch(branch: Branch) -> bool:
-    """Return whether the event led to nothing: a tick that changed nothing, or functions that had nothing to do."""
+    """Return whether the event led to nothing: a tick that changed nothing, or functions that had nothing to do.
+
+    An event that reports a failure is never idle.
+    """
     attempts = branch.attempts
     is_idle = branch.entry.is_idle_tick or (bool(attempts) and all(attempt.did_nothing for attempt in attempts))
-    return is_idle and not (branch.effects or branch.missing_functions or branch.dead_letters)
+    is_shown = branch.entry.failure_reason or branch.effects or branch.missing_functions or branch.dead_letters
+    return is_idle and not is_shown
 
 
 def _get_fold_key(depth_and_branch: tuple[int, Branch]) -> tuple[bool, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 
 from werkzeug.exceptions import BadRequest
 
@@ -27,7 +27,7 @@ class EventFilter:
 
     Attributes:
         maintenance: Name or uid of the maintenance, or of an object of the upgrade mutex.
-        since, until: Each a time or an age, as `parse_time_or_age` accepts it.
+        since, until: Each a time or an age, as `parse_time_or_age` accepts it; a time without an offset is in UTC.
         before: Number of the event before which the page ends, 0 for the page with the newest events.
         view: `BY_TIME`, or "" to group the events by object.
     """
@@ -58,14 +58,17 @@ class EventFilter:
     def build_query(self) -> Query:
         """Build the query for a page of the newest matching events, and for one older event, if there is one.
 
-        Raises `BadRequest` if `since` or `until` is invalid.
+        Raises `BadRequest` if `since` or `until` is invalid, or if no event can match both.
         """
+        since, until = _parse_time("since", self.since), _parse_time("until", self.until)
+        if since and until and until <= since:
+            raise BadRequest("until is not after since, so no event can match: correct or swap them")
         return Query(
             node=self.node,
             maintenance=self.maintenance,
             types=(self.type,) if self.type else (),
-            since=_parse_time("since", self.since),
-            until=_parse_time("until", self.until),
+            since=since,
+            until=until,
             failed=self.failed,
             before_seq=self.before,
             limit=PAGE_SIZE + 1,
@@ -75,7 +78,7 @@ class EventFilter:
 
 def _parse_time(name: str, text: str) -> datetime | None:
     try:
-        return parse_time_or_age(text) if text else None
+        return parse_time_or_age(text, timezone.utc) if text else None  # The page shows all times in UTC.
     except ValueError as error:
         raise BadRequest(f"{name}: {error}") from None
 

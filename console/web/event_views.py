@@ -22,7 +22,15 @@ from console.web.event_groups import KIND_LABELS, group_by_object, is_failed
 from console.web.json_markup import color_json
 from console.web.node_rows import select_draining_maintenance
 from console.web.polling import build_unchanged_response, render_stale_banner
-from eventing.events import KNOWN_TYPES, MAINTENANCE_STEP_FAILED, TYPE_DESCRIPTIONS, shorten_type
+from eventing.events import (
+    KNOWN_TYPES,
+    MAINTENANCE_PENDING,
+    MAINTENANCE_RESTORE_PENDING,
+    MAINTENANCE_STEP_FAILED,
+    NODE_RESTORED,
+    TYPE_DESCRIPTIONS,
+    shorten_type,
+)
 from eventing.journal.entries import REDRIVE_PREFIX, Entry, Query, get_object_identity
 from eventing.journal.store import Journal
 from eventing.replay.object_changes import MUTEX_OBJECT_KINDS
@@ -35,8 +43,14 @@ MAX_TIMELINE_EVENTS = 1000
 """Maximum number of events in one timeline; the timeline links to older events."""
 AGE_CHOICES = ("15m", "1h", "1d", "7d")
 """The values of `since` and `until` that the page suggests, among all that `parse_time_or_age` accepts."""
-LAST_DRAIN_TYPES = (*DRAIN_EVENT_TYPES, MAINTENANCE_STEP_FAILED)
-"""Types of the events by which the timeline finds a node's last maintenance; an upgrade run emits none of these."""
+LAST_DRAIN_TYPES = (
+    *(MAINTENANCE_PENDING, *DRAIN_EVENT_TYPES),
+    *(MAINTENANCE_STEP_FAILED, MAINTENANCE_RESTORE_PENDING, NODE_RESTORED),
+)
+"""Types of the events by which the timeline finds a node's last maintenance; an upgrade run emits none of these.
+
+The journal may have removed a drain's first events, but not yet its last ones.
+"""
 EVENT_TABS = {"summary": "Summary", "attempts": "Attempts", "replay": "Replay", "json": "JSON"}
 """The tabs of an event, by their value in the URL; the first one is the default."""
 FLAG_OR_DATA_PATTERN = re.compile("; (?:data:|`)")

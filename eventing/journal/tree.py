@@ -1,9 +1,9 @@
 """Arranges recorded events as trees of causes and effects, one per maintenance or run, with delays. No I/O.
 
 Events that are not replies of a function (from the API server, PodSource or the tick) are roots, in order of arrival.
-Only `budget.opened` is an effect of the last `pods.evicted` before it, which reports the pods that the budget blocked:
-the delay between them is the time for which the drain has waited for the budget. Before the first such report, it is an
-effect of `node.tainted`, which starts the evictions.
+Only `budget.opened` is an effect of the last `pods.evicted` before it: the delay between them is the time since the
+last report of evictions. Before the first report, it is an effect of the `node.tainted` that started the evictions, but
+never of one that `resync` emitted because of a tick.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _find_cause_ids(entries: Iterable[Entry]) -> dict[str, str]:
         caused_by.add(entry.cause)
         if event_type == PODS_EVICTED:
             last_reports[entry.maintenance] = event_id
-        elif event_type == NODE_TAINTED:
+        elif event_type == NODE_TAINTED and not entry.is_from_tick:
             last_reports.setdefault(entry.maintenance, event_id)
     return cause_ids
 

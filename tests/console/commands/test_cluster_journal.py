@@ -20,6 +20,7 @@ from console.cli import cli
 from console.terminal.cluster_journal import ClusterJournal
 from console.terminal.event_follower import EventFollower
 from eventing import events
+from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.events import ObjectReference, build_event
 from eventing.journal.entries import Query
 from eventing.journal.store import Attempt, Journal
@@ -132,10 +133,20 @@ def test_values_of_environment_variables_are_redacted(run_events: RunEvents) -> 
     assert "secret" not in result.stdout
 
 
-def test_deadletters_command_reads_journal_of_cluster(service: JournalService, viewer_kubeconfig: Path) -> None:
+def test_deadletters_command_reads_journal_of_cluster(
+    service: JournalService, viewer_kubeconfig: Path, journal_file: Path
+) -> None:
+    """Check that the note about open dead letters names the console's page, because `redrive` needs a local journal."""
+    empty = run_command(viewer_kubeconfig, "deadletters", "--journal", "cluster")
+    with closing(Journal(journal_file)) as journal:
+        event = CloudEvent({"id": "undelivered", "source": "/s", "type": events.MAINTENANCE_BEGUN}, {})
+        journal.write_event(add_dead_letter_extensions(event, DeadLetter("http://away/cordon", 503, "away")))
+
     result = run_command(viewer_kubeconfig, "deadletters", "--journal", "cluster")
 
-    assert (result.exit_code, result.output) == (0, "No dead letters found.\n")
+    assert (empty.exit_code, empty.output) == (0, "No dead letters found.\n")
+    assert "cordon" in result.stdout.splitlines()[1]
+    assert result.stderr == "To deliver one again or to close it: open the page Dead letters of the console\n"
 
 
 def test_journal_of_cluster_is_default_if_no_journal_is_configured(

@@ -249,6 +249,28 @@ def test_events_for_which_no_function_had_anything_to_do_share_a_line(journal_ur
     ]
 
 
+def test_failure_for_which_no_function_had_anything_to_do_has_its_own_line(journal_url: str) -> None:
+    """Check that the tree never folds events that report a failure, even if `status` had nothing to do."""
+    failures = [
+        build_event(
+            *(events.MAINTENANCE_STEP_FAILED, "cordon", MAINTENANCE, "node-1"),
+            seed=str(number),
+            data={"step": "cordon", "error": FORBIDDEN},
+        )
+        for number in range(2)
+    ]
+    with closing(Journal(journal_url)) as journal:
+        journal.write_events((event, START_TIME) for event in failures)
+        journal.write_attempts(
+            Attempt(event.get_source(), event.get_id(), "status", START_TIME, 0.0002, 204) for event in failures
+        )
+
+    lines = CliRunner().invoke(cli, ["events", "--journal", journal_url, "-o", "tree"]).stdout.splitlines()[1:]
+
+    shown = f"maintenance.step_failed cordon: {FORBIDDEN}, status: nothing to do"
+    assert [" ".join(line.split()[2:]) for line in lines] == [shown] * 2
+
+
 def test_slow_and_missing_attempts_are_highlighted(run_events: RunEvents) -> None:
     """Check that delays and durations of at least one second are yellow, and that errors are red."""
     output = run_events("-o", "tree", color=True).stdout

@@ -64,7 +64,7 @@ def test_discarded_dead_letter_is_no_longer_open_and_names_user(
     assert [(row["event"], row["discarded"]) for row in open_rows] == [("3", None)]
     all_result = run_command("deadletters", "--all", *option)
     assert "(discarded by admin " in all_result.stdout
-    assert "kubectl maintenance redrive EVENT" in all_result.stderr
+    assert f"kubectl maintenance redrive EVENT --journal {tmp_path / 'journal.db'}; to close it" in all_result.stderr
     assert run_command("redrive", "1", "--yes", *option).exit_code == 2
     with closing(Journal(tmp_path / "journal.db")) as journal:
         assert [entry.event.get_id() for entry in list_open_dead_letters(journal)] == ["3"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -45,6 +46,27 @@ def test_invalid_time_is_rejected_with_the_name_of_the_field(field: str) -> None
         EventFilter.from_query({field: "soon"}).build_query()
 
     assert str(error.value.description).startswith(f"{field}: ")
+
+
+def test_time_without_offset_is_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a time without an offset is in UTC, as on the page, whatever the server's time zone is."""
+    monkeypatch.setenv("TZ", "UTC-5")
+    time.tzset()
+    try:
+        query = EventFilter(since="2026-01-01T12:00", until="2026-01-01T12:00-01:00").build_query()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    assert query.since == datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+    assert query.until == datetime(2026, 1, 1, 13, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(("since", "until"), [("1h", "2h"), ("2026-01-01", "2026-01-01T00:00")])
+def test_empty_period_is_rejected_with_the_names_of_both_fields(since: str, until: str) -> None:
+    """Check that a period in which no event can be is rejected, with an error that names both fields."""
+    with pytest.raises(BadRequest, match="until is not after since"):
+        EventFilter(since=since, until=until).build_query()
 
 
 def test_pages_follow_one_another_without_gap_or_repetition() -> None:

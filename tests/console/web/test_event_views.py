@@ -22,12 +22,16 @@ from console.web.event_views import MAX_TIMELINE_EVENTS
 from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.events import (
     MAINTENANCE_BEGUN,
+    MAINTENANCE_PENDING,
+    MAINTENANCE_RESTORE_PENDING,
     NODE_DONE,
     NODE_DRAINED,
+    NODE_RESTORED,
     NODE_TAINTED,
     RESOURCE_ADDED,
     ObjectReference,
     build_event,
+    shorten_type,
 )
 from eventing.http_binding import encode_binary
 from eventing.journal.entries import DISCARD_PREFIX, Attempt, Query
@@ -319,6 +323,7 @@ def test_past_drain_is_found_by_filters_and_on_older_pages(site: Site, tmp_path:
             assert link
             older_page = console.get(unescape(link[1])).text
             filtered_pages = [console.get("/events", query_string=fields).text for fields in filters]
+            pruned_page = console.get("/events", query_string={"node": "busy-1", "before": "1"}).text
 
     node_link = 'href="/nodes/past-1"'
     assert node_link not in newest_page
@@ -328,6 +333,7 @@ def test_past_drain_is_found_by_filters_and_on_older_pages(site: Site, tmp_path:
     assert [page.count('id="tail"') for page in (newest_page, older_page)] == [1, 0]
     assert [node_link in page for page in filtered_pages] == [True] * len(filters)
     assert not any(map(OLDER_LINK.search, filtered_pages))
+    assert '<a href="/events?node=busy-1">Newest events</a>' in pruned_page
 
 
 def test_timeline_shows_last_drain_although_upgrade_run_followed(site: Site, tmp_path: Path) -> None:
@@ -355,6 +361,17 @@ def test_timeline_shows_last_drain_although_upgrade_run_followed(site: Site, tmp
     assert "/events?node=past-1" in page
     assert 'id="group-uid-run"' in node_page
     assert ["Older events are not shown." in text for text in (page, long_page)] == [False, True]
+
+
+@pytest.mark.parametrize("event_type", [MAINTENANCE_PENDING, MAINTENANCE_RESTORE_PENDING, NODE_RESTORED])
+def test_timeline_shows_last_drain_whose_first_events_were_removed(site: Site, tmp_path: Path, event_type: str) -> None:
+    """Check that each event outside of the drain itself is enough to find a node's last maintenance."""
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        journal.write_event(build_event(event_type, "restore", build_reference("past-1"), "past-1"))
+        with open_console(site, journal) as console:
+            page = console.get("/timeline/past-1").text
+
+    assert f"{shorten_type(event_type)}, emitted by restore" in page
 
 
 def test_environment_values_of_event_are_redacted(site: Site) -> None:

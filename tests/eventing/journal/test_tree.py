@@ -63,7 +63,7 @@ def test_reply_is_shown_under_cause_and_hint_starts_branch() -> None:
 
 
 def test_opened_budget_is_shown_under_last_report_of_blocked_pods() -> None:
-    """Check that `budget.opened` is below the last `pods.evicted` before it, with the time that the drain has waited.
+    """Check that `budget.opened` is below the last `pods.evicted` before it, with the time since that report.
 
     Before the first `pods.evicted`, it is below `node.tainted`, or starts a branch if there is none. A `budget.opened`
     whose effect was recorded before it starts a branch, because it cannot be its own effect.
@@ -90,6 +90,17 @@ def test_opened_budget_is_shown_under_last_report_of_blocked_pods() -> None:
         (0, third, None),
         (1, third_report, 0.0),
     ]
+
+
+def test_opened_budget_is_not_shown_under_event_of_tick() -> None:
+    """Check that `budget.opened` starts a branch if `resync` has emitted the only `node.tainted` because of a tick."""
+    repeated = build_event(events.NODE_TAINTED, "resync", MAINTENANCE, "node-1", cause=TICK)
+    opened = build_event(events.BUDGET_OPENED, "podsource", MAINTENANCE, "node-1", seed="1")
+
+    (tree,) = build_trees([build_entry(0, repeated), build_entry(5, opened)], (), LATER_TIME)
+
+    shown = [(depth, branch.entry.event, branch.delay_seconds) for depth, branch in tree.iter_branches()]
+    assert shown == [(0, repeated, None), (0, opened, None)]
 
 
 def test_subscriber_without_attempt_is_reported_as_missing() -> None:

@@ -22,6 +22,7 @@ from functions.installs import INSTALL_LEASE_CACHE
 from functions.maintenance.event_objects import parse_reference
 from functions.notifications import notify_owners, sender
 from functions.notifications.notify_owners import ANNOUNCED_BLOCKAGES, REFUSED_REASON
+from functions.serving import handler
 from kube.client.sync_client import SyncClient
 from kube.kubernetes_events import CLUSTER_SCOPED_NAMESPACE
 from kube.maintenance import objects as m
@@ -46,6 +47,8 @@ STEP = "notify-owners"
 USERNAME = f"system:serviceaccount:node-maintenance:{STEP}"
 KEY = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 PATH = "/services/drains"
+LONG_DEADLINE_SECONDS = 60.0
+"""Deadline for all API requests of a pass, so that no result depends on the speed of the machine."""
 SHORT_TIMEOUT_SECONDS = 0.2
 """Timeout of notifications in the test with a receiver that does not respond."""
 
@@ -55,8 +58,11 @@ def immediate_announcements(monkeypatch: pytest.MonkeyPatch, clean_cluster: None
     """Make the step announce a blocked drain immediately, and clear its cache as after a start of the process.
 
     The fixture deletes the announcements of earlier tests, because a tick would announce the end of their blockages.
+    It also extends the deadline of a pass. On a busy machine, the pass would otherwise respond with 503 after it has
+    written the record, and no later pass would write the missing Events.
     """
     monkeypatch.setenv("NOTIFY_SECONDS", "0")
+    monkeypatch.setattr(handler, "API_DEADLINE_SECONDS", LONG_DEADLINE_SECONDS)
     query = {"fieldSelector": "involvedObject.kind=NodeMaintenance"}
     admin_client.run(admin_client.api.request("DELETE", EVENTS_PATH, query=query))
     ANNOUNCED_BLOCKAGES.clear()
