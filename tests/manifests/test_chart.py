@@ -236,7 +236,10 @@ def test_uninstall_keeps_objects_with_data_of_users() -> None:
 
 
 def test_hooks_are_those_of_test_and_uninstall() -> None:
-    """Check the order and the life of the hooks: their permissions exist only while the Pod or the Job runs."""
+    """Check the order of the hooks, and that Helm deletes the permissions after the Pod or the Job has ended.
+
+    Helm keeps the permissions if the API server rejects the Job; docs/helm.md has the command that deletes them.
+    """
     hooks = [
         item for item in render_release(IMAGE_VALUES) if HOOK_ANNOTATION in item["metadata"].get("annotations", {})
     ]
@@ -259,12 +262,15 @@ def test_hooks_are_those_of_test_and_uninstall() -> None:
 
 
 def test_check_before_uninstall_can_run_during_maintenance_of_all_nodes() -> None:
-    """Check that the Job tolerates the taints of a maintenance, tries once, and ends before Helm's timeout of 300 s."""
-    (job,) = filter_by_kind(render_release(IMAGE_VALUES), "Job")
+    """Check that the Job has the taints' tolerations and the priority, tries once, and ends before Helm's 300 s."""
+    objects = render_release(IMAGE_VALUES)
+    (job,) = filter_by_kind(objects, "Job")
+    (priority_class,) = filter_by_kind(objects, "PriorityClass")
     spec = job["spec"]["template"]["spec"]
 
     tolerated = {(toleration["key"], toleration["effect"]) for toleration in spec["tolerations"]}
     assert tolerated == {(taint, "NoSchedule") for taint in (UNSCHEDULABLE_TAINT, *DRAIN_TAINTS)}
+    assert spec["priorityClassName"] == priority_class["metadata"]["name"]
     assert (job["spec"]["backoffLimit"], spec["restartPolicy"]) == (0, "Never")
     assert job["spec"]["activeDeadlineSeconds"] < 300
     assert spec["containers"][0]["securityContext"] == SECURITY_CONTEXT

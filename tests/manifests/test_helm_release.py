@@ -34,6 +34,7 @@ from tests.manifests.rendering import (
     MANIFESTS,
     ROOT,
     SKIP_SCHEMA_OPTION,
+    filter_by_kind,
     get_identity,
     install_knative_crds,
     render_overlay,
@@ -226,19 +227,29 @@ def test_uninstall_is_refused_during_maintenance(release: Release, tmp_path: Pat
     assert f"Job/{NAMESPACE}/{CHECK_JOB}" in uninstall.stderr
     assert "error: nothing was uninstalled: these objects change nodes" in check.stderr
     assert "\nnodemaintenance.nodemaintenance.medik8s.io/node-1\n" in check.stderr
-    assert f"helm uninstall {RELEASE} -n {NAMESPACE} --no-hooks" in check.stderr
+    assert f"\nDelete the objects, then run helm uninstall {RELEASE} -n {NAMESPACE} again.\n" in check.stderr
+    assert "--no-hooks" not in check.stderr
     assert release.list_versions(objects) == versions
     assert list_check_objects(release) == {f"job.batch/{CHECK_JOB}"}
 
     assert "has no deployed releases" in release.upgrade(COMPACT_VALUES, check=False)
-    release.run("rollback", RELEASE, "1")
+    run_helm(*read_rollback_arguments(check.stderr), kubeconfig=release.cluster.kubeconfig)
+    assert release.list_versions(objects) == versions
     release.upgrade(COMPACT_VALUES)
+    assert uninstall_with_check(release, tmp_path)[1].stderr.endswith(f" rollback {RELEASE} 3 -n {NAMESPACE}\n")
+
     release.cluster.kubectl("delete", "nm/node-1")
     uninstall, check = uninstall_with_check(release, tmp_path)
 
     assert (uninstall.returncode, check.returncode) == (0, 0), uninstall.stderr + check.stderr
     assert release.list_live_names(objects) == KEPT_OBJECTS
     assert list_check_objects(release) == set()
+
+
+def read_rollback_arguments(refusal: str) -> list[str]:
+    """Return the arguments of the Helm command in the check's output that keeps the release."""
+    command = refusal.rpartition("\nTo keep the release instead, run helm ")[2]
+    return command.split()
 
 
 def list_check_objects(release: Release) -> set[str]:
@@ -253,9 +264,32 @@ def test_uninstall_without_hooks_skips_check(release: Release) -> None:
     objects = release.get_objects()
     release.cluster.kubectl("create", "-f", "-", input=MAINTENANCE)
 
-    run_helm(*read_documented_arguments("If the uninstall fails", "uninstall"), kubeconfig=release.cluster.kubeconfig)
+    arguments = read_documented_arguments("Uninstall without the check", "uninstall")
+    run_helm(*arguments, kubeconfig=release.cluster.kubeconfig)
 
     assert release.list_live_names(objects) == KEPT_OBJECTS
+    assert list_check_objects(release) == set()
+
+
+def test_permissions_of_rejected_check_are_deleted_by_documented_command(release: Release) -> None:
+    """Check that a quota for Jobs prevents the uninstall, and that the documented command deletes what Helm leaves."""
+    release.install()
+    objects = release.get_objects()
+    versions = release.list_versions(objects)
+    release.cluster.kubectl("create", "quota", "no-jobs", "-n", NAMESPACE, "--hard=count/jobs.batch=0")
+
+    uninstall = release.run("uninstall", RELEASE, check=False)
+
+    assert uninstall.returncode != 0
+    assert f'jobs.batch "{CHECK_JOB}" is forbidden' in uninstall.stderr
+    assert release.list_versions(objects) == versions
+    assert list_check_objects(release) == {
+        f"serviceaccount/{CHECK_JOB}",
+        f"clusterrole.rbac.authorization.k8s.io/nodemaintenance-{CHECK_JOB}",
+        f"clusterrolebinding.rbac.authorization.k8s.io/nodemaintenance-{CHECK_JOB}",
+    }
+    (command,) = read_commands("helm.md", "If the check cannot be created")
+    release.cluster.kubectl(*command.split()[1:])
     assert list_check_objects(release) == set()
 
 
@@ -270,7 +304,9 @@ def test_check_names_runs_and_maintenances_of_own_groups(release: Release, tmp_p
         done = run_hook(release, select_hooks(render_release(values), "pre-delete"), tmp_path)
         return done.stderr if done.returncode else ""
 
-    release.install(values=with_mutex)
+    release.install()
+    assert run_check(with_mutex) == "", "the cluster does not serve MutexRunConfigs"
+    release.upgrade(with_mutex)
     assert run_check(with_mutex) == ""
 
     cluster.kubectl("create", "-f", ROOT / "deploy" / "crds" / "nodemaintenance_crd.yaml")
@@ -283,6 +319,25 @@ def test_check_names_runs_and_maintenances_of_own_groups(release: Release, tmp_p
     cluster.kubectl("create", "-n", DEFAULT_NAMESPACE, "-f", run_file)
     assert f"\n{DEFAULT_NAMESPACE}   example " in run_check(with_mutex)
     assert run_check(COMPACT_VALUES) == ""
+
+
+def test_check_that_cannot_list_warns_of_uninstall_without_hooks(release: Release, tmp_path: Path) -> None:
+    """Check that only a failed list request names `--no-hooks`, and its consequence in the same line."""
+    with_mutex: Values = {**COMPACT_VALUES, "components": {"mutex": True}}
+    release.install(values=with_mutex)
+    hooks = release.get_hooks("pre-delete")
+    (role,) = filter_by_kind(hooks, "ClusterRole")
+    rules = role["rules"]
+
+    for number, kind in enumerate(("maintenances", "upgrade runs")):
+        role["rules"] = rules[:number]
+        done = run_hook(release, hooks, tmp_path)
+
+        assert done.returncode != 0
+        assert f"error: nothing was uninstalled: cannot list the {kind}" in done.stderr
+        (line,) = (line for line in done.stderr.splitlines() if "--no-hooks" in line)
+        assert line.startswith("Only if no maintenance or upgrade run exists, run helm uninstall ")
+        assert line.endswith("nodes stay cordoned, pools stay paused, and the objects cannot be deleted.")
 
 
 def test_documented_commands_install_upgrade_and_uninstall(release: Release) -> None:

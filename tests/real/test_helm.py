@@ -69,7 +69,7 @@ def test_documented_commands_install_drain_upgrade_and_uninstall(bare_environmen
     """NMO-24: the commands of docs/helm.md install the release, test it, upgrade it during a drain and remove it.
 
     The drained node is the one with most of the product's pods. The uninstall is refused until the maintenance has
-    ended. After the uninstall, only the CRDs and namespaces remain.
+    ended. After the uninstall, only the CRDs, the namespaces and the Secret `signing` remain.
     """
     cluster = bare_environment.cluster
     web = build_pod_spec("exec sleep 1000", terminationGracePeriodSeconds=1)
