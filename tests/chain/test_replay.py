@@ -240,8 +240,8 @@ SOURCE_EDITS = {
     ),
     "taint emits nothing": (
         "functions/maintenance/taint.py",
-        "return [\n        events.build_event(events.NODE_TAINTED, ",
-        "return [] and [\n        events.build_event(events.NODE_TAINTED, ",
+        "return [events.build_event(events.NODE_TAINTED, ",
+        "return [] and [events.build_event(events.NODE_TAINTED, ",
         events.NODE_CORDONED,
         ["answer", "- node.tainted", "+ nothing"],
     ),
