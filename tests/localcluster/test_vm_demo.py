@@ -103,7 +103,8 @@ def test_demo_drains_node_with_vm_of_each_kind() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     _, _, outcome = result.stdout.partition("── The forecast and the outcome")
     assert dict(re.findall(r"^  (\w+) +(moves|blocks|restarts|stops) ", outcome, re.MULTILINE)) == PREVIEW
-    assert re.search(rf"^demo/virt-launcher-{BLOCKED_VM}-\S+ +NotMigratable ", result.stdout, re.MULTILINE)
+    assert re.search(r"^ +1 pod for \S+, NotMigratable: ", result.stdout, re.MULTILINE)
+    assert re.search(rf"^ +demo/virt-launcher-{BLOCKED_VM}-\S+$", result.stdout, re.MULTILINE)
     assert len(re.findall(r"^node-\d .* true +true *$", outcome, re.MULTILINE)) == NODE_COUNT
     assert len(re.findall(r"^node-\d .* kwok +true *$", outcome, re.MULTILINE)) == NODE_COUNT
     assert result.stdout.endswith("• everything that was started is stopped\n")
