@@ -257,7 +257,7 @@ def test_components_can_be_combined(tmp_path: Path, components: tuple[str, ...])
     optional_step_count = sum(
         len(list_steps(component.replace("-", "_"))) for component in optional_components if component in components
     )
-    assert ("serving.knative.dev" in render_yaml(tmp_path)) is ("plain" not in components)
+    assert ("apiVersion: serving.knative.dev/" in render_yaml(tmp_path)) is ("plain" not in components)
     assert (
         len(workloads)
         == (1 if "compact" in components else len(FUNCTIONS) - len(OPT_IN_STEPS) - 1)
