@@ -22,6 +22,7 @@ from kube.mutex.objects import DEFAULT_NAMESPACE, FINALIZER, RUN_LABEL
 from kube.virtualization import virt_launcher_budgets
 from localcluster.deploy.preflight import PLACEHOLDER_IMAGE, list_objects_with_placeholder_image
 from tests.manifests import trigger_checks
+from tests.manifests.documented_commands import read_commands
 from tests.manifests.rendering import (
     INSTALL_OVERLAYS,
     MANIFESTS,
@@ -67,23 +68,19 @@ def test_uninstall_commands_are_in_required_order() -> None:
     that remove these labels and finalizers must still run. The oldest API's CRD, which is in no overlay, is removed
     after its objects.
     """
-    section = UNINSTALL_PAGE.partition("## Remove the product without make\n")[2].partition("\n## ")[0]
-    lines = section.partition("```console\n")[2].partition("```")[0].splitlines()
-    line_numbers = {command: number for number, line in enumerate(lines) for command in line.split()}
+    commands = read_commands("uninstall.md", "Remove the product without make")
+    positions = {word: position for position, command in enumerate(commands) for word in command.split()}
 
+    assert max(positions["nodemaintenances.nodemaintenance.medik8s.io"], positions["mutexrunconfigs"]) < positions["-k"]
+    assert positions["nodemaintenances.kubevirt.io"] < positions["manifests/v1alpha1"] < positions["mine"]
     assert (
-        max(line_numbers["nodemaintenances.nodemaintenance.medik8s.io"], line_numbers["mutexrunconfigs"])
-        < line_numbers["-k"]
+        positions[capabilities.CAPABILITIES_LABEL]
+        < positions[node_patch.MANAGED_LABEL]
+        < positions["-k"]
+        < positions[virt_launcher_budgets.VMI_UID_LABEL]
     )
-    assert line_numbers["nodemaintenances.kubevirt.io"] < line_numbers["manifests/v1alpha1"] < line_numbers["mine"]
-    assert (
-        line_numbers[capabilities.CAPABILITIES_LABEL]
-        < line_numbers[node_patch.MANAGED_LABEL]
-        < line_numbers["-k"]
-        < line_numbers[virt_launcher_budgets.VMI_UID_LABEL]
-    )
-    assert line_numbers[RUN_LABEL] > line_numbers["-k"]
-    assert f"-n {DEFAULT_NAMESPACE} -l {RUN_LABEL}" in section
+    assert positions[RUN_LABEL] > positions["-k"]
+    assert any(f"-n {DEFAULT_NAMESPACE} -l {RUN_LABEL}" in command for command in commands)
     assert FINALIZER in UNINSTALL_PAGE
 
 
@@ -178,11 +175,10 @@ def test_documented_command_reads_journal(name: str, kind: str, workload_name: s
 
 def test_install_page_starts_with_make_deploy() -> None:
     """NMO-26a: docs/install.md starts with `make deploy`; `kubectl apply` could replace another install's bindings."""
-    section = INSTALL_PAGE.partition("## Install the product\n")[2].partition("\n## ")[0]
-    first_command = section.partition("```console\n")[2].partition("```")[0]
+    commands = read_commands("install.md", "Install the product")
 
-    assert "$ make deploy\n" in first_command
-    assert "$ kubectl apply" not in first_command
+    assert "make deploy" in commands
+    assert not any(command.startswith("kubectl apply") for command in commands)
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
