@@ -120,10 +120,9 @@ class KnativePods:
 
     def wait_until_ready(self, cluster: LocalCluster) -> None:
         """Return when objects of the project can be created."""
-        limit = f"--timeout={TIMEOUT_SECONDS}s"
+        namespace, limit = self.project.namespace, f"--timeout={TIMEOUT_SECONDS}s"
         cluster.kubectl(
-            *("wait", "deployment", *self.awaited_deployments, "-n", self.project.namespace),
-            *("--for=condition=Available", limit),
+            "wait", "deployment", *self.awaited_deployments, "-n", namespace, "--for=condition=Available", limit
         )
 
     def build_manifests(self) -> list[Manifest]:
