@@ -85,7 +85,9 @@ def _format_redrive_hint(journal: str, namespace: str) -> str:
     """Return how to deliver or close a dead letter in this journal; `redrive` cannot read the cluster's journal."""
     if journal == CLUSTER:
         return "To deliver one again or to close it: open the page Dead letters of the console"
-    options = (("journal", "--journal", journal), ("namespace", "-n", namespace))
+    from eventing.journal.database import redact_password  # This slow import is only needed for an opened journal.
+
+    options = (("journal", "--journal", redact_password(journal)), ("namespace", "-n", namespace))
     repeated = "".join(f" {flag} {shlex.quote(value)}" for name, flag, value in options if is_set_on_command_line(name))
     return f"To deliver one again: kubectl maintenance redrive EVENT{repeated}; to close it: add --discard"
 

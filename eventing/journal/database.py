@@ -97,7 +97,7 @@ class Database:
         if self._create:
             self._create_or_migrate()
         elif reason := self._explain_not_ready():
-            raise JournalNotReady(f"journal {_redact_password(self.url)}: {reason}")
+            raise JournalNotReady(f"journal {redact_password(self.url)}: {reason}")
         with self._connect() as connection:
             self._has_version_table = schema.has_version_table(connection)
         self._is_open, self._opened_file = True, opened_file or self._stat_file()
@@ -220,7 +220,7 @@ class Database:
         except (SQLAlchemyError, ImportError, UnsupportedVersion, BlockingIOError) as error:
             is_not_ready = isinstance(error, OperationalError) and self._path is None
             error_class = JournalNotReady if is_not_ready else JournalError
-            raise error_class(f"journal {_redact_password(self.url)}: {_format_reason(error)}") from None
+            raise error_class(f"journal {redact_password(self.url)}: {_format_reason(error)}") from None
 
 
 def parse_sqlite_path(url: str) -> str | None:
@@ -273,7 +273,7 @@ def _format_reason(error: Exception) -> str:
     return " ".join(str(getattr(error, "orig", None) or error).split())
 
 
-def _redact_password(url: str) -> str:
+def redact_password(url: str) -> str:
     """Return the URL without its password, for messages; for an invalid URL, return only the part after the last @."""
     try:
         return make_url(url).render_as_string(hide_password=True) if "://" in url else url

@@ -14,6 +14,7 @@ from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.journal.store import Journal, Query
 from localcluster.http_receiver import Receiver, Response
 from tests.console.conftest import RunCommand
+from tests.postgresql import PostgreSQL
 
 
 def test_second_dead_letter_of_same_event_is_skipped(
@@ -72,3 +73,18 @@ def test_discarded_dead_letter_is_no_longer_open_and_names_user(
     run_command("redrive", "--all", "--discard", "--yes", *option)
     assert run_command("deadletters", "--all", *option).stderr == ""
     assert receiver.requests == []
+
+
+def test_hint_of_deadletters_does_not_repeat_password(run_command: RunCommand, postgresql: PostgreSQL) -> None:
+    """X-6: the hint below open dead letters repeats `--journal` without the password of its URL."""
+    url = postgresql.create_database()
+    url_with_password = url.replace("//test@", "//test:secret@")
+    event = CloudEvent({"id": "1", "source": "/s", "type": events.MAINTENANCE_BEGUN}, {})
+    with closing(Journal(url)) as journal:
+        journal.write_event(add_dead_letter_extensions(event, DeadLetter("http://away/cordon", 503, "away")))
+
+    result = run_command("deadletters", "--journal", url_with_password)
+
+    shown_url = url.replace("//test@", "//test:***@")
+    assert f"redrive EVENT --journal '{shown_url}'; to close it" in result.stderr
+    assert "secret" not in result.output
