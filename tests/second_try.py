@@ -1,10 +1,10 @@
 """Runs the tests of make targets for `.ci/run`, retries each failed test once, and reports the retries.
 
-`python -m tests.second_try --started SECONDS TARGET...` exits with status 1 if a test fails twice, if a run is
-incomplete, or if more tests needed a second try than `MAX_SECOND_TRIES_OF_MAKE_TEST` and `MAX_SECOND_TRIES` allow.
-build/second-tries.txt has a line for each test that needed a second try. A target that would probably end later than
-`MAX_RUN_MINUTES` after SECONDS, a time since the epoch, is left out, and the last lines name it; with `--all`, all
-targets run.
+`python -m tests.second_try --started SECONDS TARGET...` exits with status 1 if a test fails twice, or if a run is
+incomplete. It also exits with status 1 if more tests needed a second try than `MAX_SECOND_TRIES_OF_MAKE_TEST` and
+`MAX_SECOND_TRIES` allow. The file build/second-tries.txt has a line for each test that needed a second try. A target
+that would probably end later than `MAX_RUN_MINUTES` after SECONDS, a time since the epoch, is left out, and the last
+lines name it; with `--all`, all targets run.
 """
 
 from __future__ import annotations

@@ -94,7 +94,8 @@ def test_every_environment_variable_is_documented() -> None:
     """Check that docs/configuration.md or docs/console.md names every environment variable that the packages read.
 
     The first assertion checks that the scan finds each kind of read. A variable can be read in a function, at import,
-    by a constant, through a helper, in a loop over names, in an option of a command, or by a library function.
+    by a constant, or through a helper. It can also be read in a loop over names, in an option of a command, or by a
+    library function.
     """
     pages = [(ROOT / "docs" / name).read_text() for name in ("configuration.md", "console.md")]
     documented = {name for page in pages for name in DOCUMENTED_VARIABLE_PATTERN.findall(page)}

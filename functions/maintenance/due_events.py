@@ -25,11 +25,11 @@ class State:
     """A state of a NodeMaintenance; a row of `STATES`.
 
     Attributes:
-        name: description of the state, as text for docs/states.md.
-        next_event: the event that ends the state, and the function that it triggers, as text for docs/states.md.
-        condition: function that returns whether a maintenance is in this state, if no earlier state applies.
-        due_event: type of the event that `resync` emits, "" for none.
-        note: what happens after the due event, or why no event is due, as text for docs/states.md.
+        name: Description of the state, as text for docs/states.md.
+        next_event: The event that ends the state, and the function that it triggers, as text for docs/states.md.
+        condition: Function that returns whether a maintenance is in this state, if no earlier state applies.
+        due_event: Type of the event that `resync` emits, "" for none.
+        note: What happens after the due event, or why no event is due, as text for docs/states.md.
     """
 
     name: str

@@ -50,10 +50,10 @@ class ResyncSnapshot:
     """The lists that `resync` reads.
 
     Attributes:
-        maintenances: the maintenances of all API groups that could be listed.
-        is_complete: whether the maintenances of all API groups could be listed.
-        nodes: the nodes with the maintenance label, by name; None if the nodes could not be listed.
-        leases: the nodes' Leases, by node name; None if the Leases could not be listed.
+        maintenances: The maintenances of all API groups that could be listed.
+        is_complete: Whether the maintenances of all API groups could be listed.
+        nodes: The nodes with the maintenance label, by name; None if the nodes could not be listed.
+        leases: The nodes' Leases, by node name; None if the Leases could not be listed.
     """
 
     maintenances: list[Object]
@@ -87,8 +87,8 @@ class Observation:
     A property raises `ReadRequired` if it depends on an object that `resync` has not read.
 
     Attributes:
-        read_node: the node, if a single read was necessary; None if the node does not exist.
-        pods: the pods of the node.
+        read_node: The node, if a single read was necessary; None if the node does not exist.
+        pods: The pods of the node.
     """
 
     maintenance: Object
