@@ -49,6 +49,8 @@ MAX_NODES_PER_REQUEST = 500
 """Maximum number of nodes in one form, because the response page lists each node's outcome."""
 MAX_CONCURRENT_NODES = 20
 """Maximum number of nodes to process concurrently, because all users of the console share its connections."""
+MAX_STATE_WAIT_SECONDS = 3.0
+"""Maximum time until the response to an action, in seconds, while the console's state does not contain its effect."""
 VERBS = {START: "Start", STOP: "Stop"}
 
 
@@ -106,7 +108,18 @@ class MaintenanceViews:
         outcomes = self._context.client.run(
             act_on_nodes(names, partial(act_on_node, actor), create_outcome_writer(self._context))
         )
+        self._wait_for_outcomes(action, [outcome.name for outcome in outcomes if outcome.status == HTTPStatus.OK])
         return _build_outcomes_response(action, outcomes)
+
+    def _wait_for_outcomes(self, action: str, names: Sequence[str]) -> None:
+        """Wait until the console's state contains the action's effect on these nodes.
+
+        The next page and a subsequent action of the same user then see the effect. After `MAX_STATE_WAIT_SECONDS`, the
+        response is sent without it: the page updates itself as soon as the watch delivers the change.
+        """
+        self._context.watcher.wait_for_state(
+            lambda state: all(_find_action_refusal(state, action, name) for name in names), MAX_STATE_WAIT_SECONDS
+        )
 
     def _render_confirmation(self, action: str, names: list[str]) -> AnyResponse:
         """Render the confirmation dialog, which lists the affected nodes, and the excluded nodes with the reasons."""

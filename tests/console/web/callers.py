@@ -49,6 +49,20 @@ def get_page(site: Site, path: str, headers: dict[str, str] | None = None) -> re
     return requests.get(site.build_url(path), headers=headers, timeout=10)
 
 
+def wait_for_node_page(site: Site, node: str, text: str = "") -> str:
+    """Wait until the console's page of the node exists and contains `text`, and return the node's name.
+
+    The console's state follows the API server's with a short delay, and its dialogs use this state.
+    """
+
+    def is_shown() -> bool:
+        response = get_page(site, f"/nodes/{node}")
+        return response.ok and text in response.text
+
+    wait_until_ready(f"the page of {node}", is_shown, [])
+    return node
+
+
 def post_confirmed(site: Site, path: str, node: str, headers: dict[str, str]) -> requests.Response:
     """Post a confirmed form with these headers, whose user must be able to view pages, and return the response."""
     with requests.Session() as session:

@@ -23,7 +23,14 @@ from localcluster.processes import wait_until_ready
 from localcluster.readiness import is_ready
 from localcluster.web_console import WebConsole
 from tests.chain.environment import EventChainEnvironment
-from tests.console.web.callers import VIEWER, FormSession, build_auth_header, get_page, post_confirmed
+from tests.console.web.callers import (
+    VIEWER,
+    FormSession,
+    build_auth_header,
+    get_page,
+    post_confirmed,
+    wait_for_node_page,
+)
 from tests.console.web.site import Site
 from tests.postgresql import PostgreSQL
 from tests.proofs import proves
@@ -39,7 +46,7 @@ def environment(site: Site) -> EventChainEnvironment:
 @pytest.fixture(scope="module")
 def shared_node(site: Site) -> str:
     """Return a node that all tests share; each test must end the maintenances that it starts."""
-    return site.environment.create_node("guarded-1")
+    return wait_for_node_page(site, site.environment.create_node("guarded-1"))
 
 
 @pytest.fixture
@@ -106,6 +113,7 @@ def test_start_of_node_under_maintenance_gets_409(
     node = environment.create_node(f"taken-{confirm or 'not'}")
     path = environment.create_maintenance(node)
     environment.wait_for_state(path)
+    wait_for_node_page(site, node, text=path.rpartition("/")[2])
 
     response = form_session.post("/start", node, confirm=confirm)
 
@@ -116,11 +124,12 @@ def test_start_of_node_under_maintenance_gets_409(
 @proves("OSV-8")
 @pytest.mark.parametrize("confirm", ["", "yes"])
 def test_stop_of_node_without_maintenance_gets_409(
-    form_session: FormSession, environment: EventChainEnvironment, confirm: str
+    site: Site, form_session: FormSession, environment: EventChainEnvironment, confirm: str
 ) -> None:
     """OSV-8: stopping a maintenance of a node without a maintenance gets status 409; a manual cordon is kept."""
     node = environment.create_node(f"cordoned-{confirm or 'not'}")
     environment.cluster.kubectl("cordon", node)
+    wait_for_node_page(site, node, text="Cordoned without a maintenance")
 
     response = form_session.post("/stop", node, confirm=confirm)
 

@@ -22,7 +22,14 @@ from localcluster import access
 from localcluster.http_receiver import Receiver, Response
 from localcluster.web_console import WebConsole
 from tests.chain.environment import EventChainEnvironment
-from tests.console.web.callers import VIEWER, FormSession, build_auth_header, post_confirmed, wait_for_audit_lines
+from tests.console.web.callers import (
+    VIEWER,
+    FormSession,
+    build_auth_header,
+    post_confirmed,
+    wait_for_audit_lines,
+    wait_for_node_page,
+)
 from tests.console.web.site import Site
 
 USER_HEADER, SECRET_HEADER = "X-Forwarded-User", "X-Console-Secret"
@@ -101,7 +108,7 @@ def test_loopback_console_logs_kubeconfig_user(site: Site, environment: EventCha
 
     A form with several nodes is logged in one line per node, each with its own outcome.
     """
-    node = environment.create_node("audited-here")
+    node = wait_for_node_page(site, environment.create_node("audited-here"))
     with requests.Session() as session:
         form_session = FormSession(site, session)
         form_session.post("/start", node)

@@ -17,7 +17,7 @@ from localcluster import access
 from localcluster.admission.webhook import COMPONENT_DIR, Webhook
 from localcluster.processes import wait_until_ready
 from tests.chain.environment import EventChainEnvironment
-from tests.console.web.callers import FormSession
+from tests.console.web.callers import FormSession, wait_for_node_page
 from tests.console.web.site import Site
 from tests.proofs import proves
 
@@ -62,7 +62,7 @@ def form_session(site: Site) -> Iterator[FormSession]:
 def test_dialog_shows_warnings_before_any_change(
     webhook_environment: EventChainEnvironment, form_session: FormSession
 ) -> None:
-    node = webhook_environment.create_node("foreseen-1")
+    node = wait_for_node_page(form_session.site, webhook_environment.create_node("foreseen-1"))
     webhook_environment.create_pods(node, 1)
 
     dialog = form_session.post("/start", node)
@@ -79,8 +79,7 @@ def test_dialog_shows_preview_of_pods(webhook_environment: EventChainEnvironment
     webhook_environment.create_pods(node, 2, namespace=namespace, labels={"app": "db"})
     webhook_environment.create_budget(namespace, {"app": "db"}, name="db", disruptions_allowed=0, minAvailable=2)
     webhook_environment.create_pods(node, 1)
-    url = form_session.site.build_url("/nodes", q=node)
-    wait_until_ready("the list", lambda: f"/nodes/{node}" in form_session.session.get(url, timeout=10).text, [])
+    wait_for_node_page(form_session.site, node)
 
     dialog = form_session.post("/start", node).text
 
@@ -96,8 +95,7 @@ def test_dialog_excludes_denied_nodes(webhook_environment: EventChainEnvironment
     worker = webhook_environment.create_node("foreseen-2")
     for name in members:
         webhook_environment.client.patch(build_node_path(name), {"metadata": {"labels": {CONTROL_PLANE_LABELS[0]: ""}}})
-    url = form_session.site.build_url("/nodes", q=worker)
-    wait_until_ready("the list", lambda: f"/nodes/{worker}" in form_session.session.get(url, timeout=10).text, [])
+    wait_for_node_page(form_session.site, worker)
     try:
         dialog = form_session.post("/start", members[0], worker)
         single_dialog = form_session.post("/start", members[0])
@@ -119,8 +117,7 @@ def test_dialog_states_number_of_nodes_without_preview(
 ) -> None:
     """Check that the dialog states how many nodes have no preview, because the number of previewed nodes is limited."""
     nodes = [webhook_environment.create_node(f"asked-{number}") for number in range(MAX_PREVIEWED_NODES + 2)]
-    url = form_session.site.build_url("/nodes", q=nodes[-1])
-    wait_until_ready("the list", lambda: f"/nodes/{nodes[-1]}" in form_session.session.get(url, timeout=10).text, [])
+    wait_for_node_page(form_session.site, nodes[-1])
 
     assert "No preview for the last 2 nodes" in form_session.post("/start", *nodes).text
     assert "No preview for" not in form_session.post("/start", *nodes[:-2]).text
@@ -133,8 +130,7 @@ def test_dialog_reports_failed_preview(webhook_environment: EventChainEnvironmen
     The preview fails because another webhook with `failurePolicy: Fail` does not respond.
     """
     node = webhook_environment.create_node("foreseen-4")
-    url = form_session.site.build_url("/nodes", q=node)
-    wait_until_ready("the list", lambda: f"/nodes/{node}" in form_session.session.get(url, timeout=10).text, [])
+    wait_for_node_page(form_session.site, node)
     webhook_environment.client.create(WEBHOOK_CONFIGURATIONS_PATH, UNREACHABLE_WEBHOOK)
     message = f"cannot preview the maintenance of node &#34;{node}&#34;: "
     try:
