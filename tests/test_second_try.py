@@ -111,6 +111,7 @@ def test_run_without_report_is_incomplete(work_tree: Path) -> None:
     assert result.stderr == "error: make test ended before all of its tests had run\n"
 
 
+@pytest.mark.slow
 def test_last_line_of_run_reports_that_real_nodes_were_not_tested(work_tree: Path) -> None:
     result, _ = run_ci(work_tree, "")
 
@@ -121,6 +122,7 @@ def test_last_line_of_run_reports_that_real_nodes_were_not_tested(work_tree: Pat
     assert "tests that needed a second try: none\n" in result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "is_run"), [((), False), (("--all",), True)])
 def test_target_that_would_end_too_late_is_skipped(work_tree: Path, arguments: tuple[str, ...], is_run: bool) -> None:
     """Check that the last line names the skipped target; the fake `date` reports that the run began 70 minutes ago."""

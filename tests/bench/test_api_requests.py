@@ -107,6 +107,7 @@ def test_each_read_of_audit_log_continues_after_previous_read(tmp_path: Path) ->
     assert log.read() == []
 
 
+@pytest.mark.slow
 def test_audit_log_yields_only_requests_of_product(idle_cluster: LocalCluster) -> None:
     """Check that the log yields the product's requests, including rejected ones, but no administrator's requests."""
     log = AuditLog(idle_cluster.audit_log)

@@ -58,11 +58,13 @@ def get_renew_time(objects: dict[str, dict[str, object]], name: str) -> str:
     return str(objects[name]["spec"]["renewTime"])  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_writer_with_rate_zero_writes_nothing(idle_cluster: LocalCluster) -> None:
     with run_background_writer(idle_cluster.kubeconfig, 0):
         assert not any(name.startswith("background-") for name in list_configmap_names(idle_cluster))
 
 
+@pytest.mark.slow
 def test_writer_fails_if_it_does_not_reach_its_rate(idle_cluster: LocalCluster) -> None:
     """Check that the writer fails if it does not reach its rate, because the measurement would be wrong."""
     with (

@@ -33,6 +33,7 @@ def observer_process(idle_cluster: LocalCluster) -> Iterator[ObserverProcess]:
         yield process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("drainer_factory", "budget", "termination_delay"),
     [(build_kubectl_drainer, 0, "60s"), (build_floor_drainer, 1, "0s")],

@@ -21,6 +21,7 @@ def observer_process(idle_cluster: LocalCluster) -> Iterator[ObserverProcess]:
         yield process
 
 
+@pytest.mark.slow
 def test_cordon_and_uncordon_are_observed(idle_cluster: LocalCluster, observer_process: ObserverProcess) -> None:
     """Check that the observer reports the times of a cordon and of the next uncordon after a given time."""
     client, started = idle_cluster.get_client(), time.monotonic()
@@ -32,6 +33,7 @@ def test_cordon_and_uncordon_are_observed(idle_cluster: LocalCluster, observer_p
     assert started < cordoned_at < observer_process.wait_until_schedulable([NODE_NAME], cordoned_at)
 
 
+@pytest.mark.slow
 def test_deletion_of_last_pod_is_observed(idle_cluster: LocalCluster, observer_process: ObserverProcess) -> None:
     workload = Workload(idle_cluster, idle_cluster.get_client())
     pods = workload.create_bare_pods(NODE_NAME, "first", "last")
@@ -51,6 +53,7 @@ def test_deletion_of_last_pod_is_observed(idle_cluster: LocalCluster, observer_p
     )
 
 
+@pytest.mark.slow
 def test_recreated_maintenance_is_observed_after_reset(
     idle_cluster: LocalCluster, observer_process: ObserverProcess
 ) -> None:
@@ -64,6 +67,7 @@ def test_recreated_maintenance_is_observed_after_reset(
         assert observer_process.wait_for_change("maintenance gone", name) > 0
 
 
+@pytest.mark.slow
 def test_waiting_fails_if_observer_has_exited(idle_cluster: LocalCluster) -> None:
     with ObserverProcess(idle_cluster.kubeconfig) as process:
         pass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.chain.environment import EventChainEnvironment, FinishedMaintenances
 from tests.proofs import proves
 
@@ -9,6 +11,7 @@ TICK_COUNT = 5
 """Number of resync ticks to wait for; PingSource sends one every 15 s."""
 
 
+@pytest.mark.slow
 @proves("X-3", "NMO-12")
 def test_ticks_write_nothing_to_finished_maintenances(
     environment: EventChainEnvironment, finished_maintenances: FinishedMaintenances

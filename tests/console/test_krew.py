@@ -141,6 +141,7 @@ def test_plugin_installed_with_krew_reads_cluster(
     assert completion.stdout == f"{node}\n:4\n", completion.stderr
 
 
+@pytest.mark.slow
 def test_archive_is_reproducible_and_omits_unused_modules(archive: Path, wheel: Path, tmp_path: Path) -> None:
     """Check the archive's executables, and that it omits the generated clients, the largest part of `kubernetes`."""
     libraries = tmp_path / "libraries"
@@ -169,6 +170,7 @@ def test_launcher_rejects_unsupported_python(tmp_path: Path) -> None:
     assert result.stderr == ("error: python3 on PATH is Python 3.9: kubectl maintenance requires Python 3.10 to 3.14\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("python", PYTHON_VERSIONS)
 @pytest.mark.parametrize("platform", PLATFORMS, ids=lambda platform: f"{platform.os}-{platform.architecture}")
 def test_lock_file_pins_each_library_with_hashes(wheel: Path, platform: Platform, python: str) -> None:

@@ -167,6 +167,7 @@ print("imported")
 """
 
 
+@pytest.mark.slow
 def test_extras_suffice_for_every_module(wheel: Path, served_cluster: LocalCluster, tmp_path: Path) -> None:
     """Check that with all extras, each module of the command and its web console can be imported."""
     create_environment(tmp_path / "venv", wheel, ("journal", "console"))

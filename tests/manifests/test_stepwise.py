@@ -113,6 +113,7 @@ def test_stepwise_install_drains_node_with_oldest_api(installed_stepwise: LocalC
         check_drain_and_restore(installed_stepwise)
 
 
+@pytest.mark.slow
 def test_documented_uninstall_removes_stepwise_install(installed_stepwise: LocalCluster) -> None:
     """Check that the command on the uninstall page deletes the objects of all files, except the shared namespace."""
     page = (ROOT / "docs" / "uninstall.md").read_text()

@@ -119,6 +119,7 @@ def test_json_output_of_dry_run_contains_maintenance_and_pods(
     ]
 
 
+@pytest.mark.slow
 def test_dry_run_predicts_which_pods_drain_evicts(
     installed_cluster: LocalCluster, run_command: RunCommand, create_node: CreateNode
 ) -> None:

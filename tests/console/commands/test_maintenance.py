@@ -264,6 +264,7 @@ def test_commands_work_if_api_group_has_no_field_selectors(
     assert json.loads(stop_result.stdout)["state"] == "schedulable"
 
 
+@pytest.mark.slow
 @proves("X-6")
 def test_start_prints_json_even_after_timeout(
     installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str

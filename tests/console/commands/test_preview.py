@@ -91,6 +91,7 @@ def test_preview_of_two_nodes_counts_shared_pdb_once(
     assert "node selector does not match on" in report["capacity"]["nowhere"][0]["reason"]
 
 
+@pytest.mark.slow
 def test_preview_predicts_what_drain_evicts_and_changes_nothing(
     installed_cluster: LocalCluster, run_command: RunCommand, create_node: CreateNode
 ) -> None:

@@ -93,6 +93,7 @@ def test_ping_source_emits_ticks_on_schedule(receiver: Receiver, start_broker: S
     assert 1.0 < ticks[2].received_at - ticks[0].received_at < 3.0
 
 
+@pytest.mark.slow
 def test_ticks_do_not_queue_up_during_retries(receiver: Receiver, start_broker: StartBroker) -> None:
     """Check that ticks do not queue up: with the shipped retry policy, a tick's retries end before the next tick.
 

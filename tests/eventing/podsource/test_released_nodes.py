@@ -56,6 +56,7 @@ def count_states() -> int:
     return sum(type(tracked) in STATE_CLASSES for tracked in gc.get_objects())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_state_of_released_node_is_freed_without_garbage_collection(phase: str) -> None:
     """Check that all data about a node is freed when its maintenance ends, even with unsent hints.
