@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from eventing import events
 from eventing.local import manifests
 from eventing.podsource import watcher
@@ -22,6 +20,8 @@ DEFAULT_CONSUMED_TYPES = {
 EMITTED_TYPES = {events.MAINTENANCE_STEP_FAILED, *watcher.EMITTED_TYPES}.union(
     *(function.emits for function in FUNCTIONS.values())
 )
+FOLDERS = (MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in OVERLAYS))
+"""The base and all overlays."""
 
 
 def load_rendered(directory: Path, output_dir: Path) -> list[manifests.Document]:
@@ -36,32 +36,45 @@ def test_emitted_event_types_equal_described_event_types() -> None:
     assert set(events.TYPE_DESCRIPTIONS) == EMITTED_TYPES
 
 
-@pytest.mark.parametrize("folder", [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in OVERLAYS)], ids=str)
-def test_every_trigger_matches_an_emitted_and_consumed_type(folder: Path, tmp_path: Path) -> None:
+def test_every_trigger_matches_an_emitted_and_consumed_type(tmp_path: Path) -> None:
     """Check that every Trigger names a known function, and an emitted event type that this function consumes."""
-    assert trigger_checks.find_problems(load_rendered(folder, tmp_path), CONSUMED_TYPES, EMITTED_TYPES) == []
+    problems = {
+        folder.name: trigger_checks.find_problems(load_rendered(folder, tmp_path), CONSUMED_TYPES, EMITTED_TYPES)
+        for folder in FOLDERS
+    }
+
+    assert OVERLAYS
+    assert {name: found for name, found in problems.items() if found} == {}
 
 
-@pytest.mark.parametrize("folder", [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in OVERLAYS)], ids=str)
-def test_triggers_deliver_exactly_consumed_event_types(folder: Path, tmp_path: Path) -> None:
-    """Check that Triggers deliver to each function exactly the event types that it consumes."""
-    parsed_triggers = manifests.parse_triggers(load_rendered(folder, tmp_path), "http://functions")
+def list_consumed_types(name: str, known_types: set[str]) -> set[tuple[str, str]]:
+    """Return each function in the overlay with each event type that it consumes."""
     certificate_consumers = (
-        {"renew-certificates": CONSUMED_TYPES["renew-certificates"]} if folder.name in CERTIFICATES_OVERLAYS else {}
+        {"renew-certificates": CONSUMED_TYPES["renew-certificates"]} if name in CERTIFICATES_OVERLAYS else {}
     )
     consumes = (
         DEFAULT_CONSUMED_TYPES
         | certificate_consumers
-        | {name: CONSUMED_TYPES[name] for name in list_optional_steps(folder.name)}
+        | {step: CONSUMED_TYPES[step] for step in list_optional_steps(name)}
     )
+    return {(step, kind) for step, types in consumes.items() for kind in types or known_types}
+
+
+def test_triggers_deliver_exactly_consumed_event_types(tmp_path: Path) -> None:
+    """Check that Triggers deliver to each function exactly the event types that it consumes."""
     known_types = {*EMITTED_TYPES, *(kind for kinds in trigger_checks.EMITTED_BY_SOURCES.values() for kind in kinds)}
     delivered = {
-        (trigger.subscriber_url.rpartition("/")[2], kind)
-        for trigger in parsed_triggers.values()
-        for kind in trigger_checks.match_types(trigger.attributes, known_types)
+        folder.name: {
+            (trigger.subscriber_url.rpartition("/")[2], kind)
+            for trigger in manifests.parse_triggers(load_rendered(folder, tmp_path), "http://functions").values()
+            for kind in trigger_checks.match_types(trigger.attributes, known_types)
+        }
+        for folder in FOLDERS
     }
+    differences = {name: found ^ list_consumed_types(name, known_types) for name, found in delivered.items()}
 
-    assert delivered == {(name, kind) for name, types in consumes.items() for kind in types or known_types}
+    assert OVERLAYS
+    assert {name: pairs for name, pairs in differences.items() if pairs} == {}
 
 
 def test_subscriptions_match_triggers(tmp_path: Path) -> None:
@@ -98,26 +111,32 @@ def test_subscriptions_match_triggers(tmp_path: Path) -> None:
     assert excluded < filters
 
 
-@pytest.mark.parametrize("name", OVERLAYS)
-def test_local_delivery_reads_same_triggers_from_every_overlay(name: str, tmp_path: Path) -> None:
-    """Check that the local delivery reads the same Triggers from every overlay, whichever Services it has."""
-    triggers_by_directory = [
+def list_differences_from_base(name: str, output_dir: Path) -> set[str]:
+    """Return the base's Triggers that the overlay changes, and the functions with unexpected or missing Triggers."""
+    base, overlay = (
         {
-            name: (trigger.attributes, trigger.subscriber_url, trigger.policy)
-            for name, trigger in manifests.parse_triggers(documents, "http://functions").items()
+            key: (trigger.attributes, trigger.subscriber_url, trigger.policy)
+            for key, trigger in manifests.parse_triggers(documents, "http://functions").items()
         }
         for documents in (
-            load_rendered(MANIFESTS / "base", tmp_path),
-            load_rendered(MANIFESTS / "overlays" / name, tmp_path),
+            load_rendered(MANIFESTS / "base", output_dir),
+            load_rendered(MANIFESTS / "overlays" / name, output_dir),
         )
-    ]
-    added_triggers = triggers_by_directory[1].keys() - triggers_by_directory[0].keys()
-
-    assert {
-        key: value for key, value in triggers_by_directory[1].items() if key not in added_triggers
-    } == triggers_by_directory[0]
+    )
+    added_triggers = overlay.keys() - base.keys()
     certificate_triggers = {key for key in added_triggers if key.startswith("renew-certificates-on-")}
-    assert bool(certificate_triggers) == (name in CERTIFICATES_OVERLAYS)
-    assert {
-        triggers_by_directory[1][key][1].rpartition("/")[2] for key in added_triggers - certificate_triggers
-    } == list_optional_steps(name)
+    added_steps = {overlay[key][1].rpartition("/")[2] for key in added_triggers - certificate_triggers}
+    has_wrong_certificates = bool(certificate_triggers) != (name in CERTIFICATES_OVERLAYS)
+    return {
+        *(key for key in base if overlay.get(key) != base[key]),
+        *(["renew-certificates"] if has_wrong_certificates else []),
+        *(added_steps ^ list_optional_steps(name)),
+    }
+
+
+def test_local_delivery_reads_same_triggers_from_every_overlay(tmp_path: Path) -> None:
+    """Check that the local delivery reads the same Triggers from every overlay, whichever Services it has."""
+    differences = {name: list_differences_from_base(name, tmp_path) for name in OVERLAYS}
+
+    assert differences
+    assert {name: found for name, found in differences.items() if found} == {}

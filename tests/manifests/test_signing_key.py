@@ -103,14 +103,14 @@ def test_security_page_contains_commands_of_error_message() -> None:
     assert re.search(f"{CREATE_COMMAND_PATTERN}\n.*{DELETE_COMMAND_PATTERN}", page)
 
 
-@pytest.mark.parametrize("name", OVERLAYS)
-def test_workloads_with_signing_key_have_product_label(name: str) -> None:
+def test_workloads_with_signing_key_have_product_label() -> None:
     label, value = apply.POD_SELECTOR.split("=")
-    signing_workloads = [
-        pod_template
-        for pod_template in get_pod_templates(render_overlay(name)).values()
+    labels_by_workload = {
+        (name, workload): pod_template["metadata"].get("labels", {}).get(label)
+        for name in OVERLAYS
+        for workload, pod_template in get_pod_templates(render_overlay(name)).items()
         if f'"name": "{preflight.SIGNING_SECRET}"' in json.dumps(pod_template)
-    ]
+    }
 
-    assert signing_workloads
-    assert {pod_template["metadata"]["labels"].get(label) for pod_template in signing_workloads} == {value}
+    assert {name for name, _ in labels_by_workload} == set(OVERLAYS) != set()
+    assert {workload: found for workload, found in labels_by_workload.items() if found != value} == {}
