@@ -231,27 +231,45 @@ def load_eventing_manifests() -> list[dict[str, Any]]:
     return [manifest for file in files for manifest in yaml.safe_load_all(file.read_text())]
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_function_has_same_name_everywhere(name: str) -> None:
-    """Check that a function's module, route, Trigger, ServiceAccount and test module have the function's name."""
+def list_places_without_name(name: str) -> list[str]:
+    """Return the places that do not have the function's name."""
     source = parse_source(get_source_path(name))
     rbac_objects = list(yaml.safe_load_all(get_rbac_path(name).read_text()))
     triggers = [manifest for manifest in load_eventing_manifests() if manifest["kind"] == "Trigger"]
     step = name.replace("-", "_")  # Names of Kubernetes objects contain hyphens instead of underscores.
+    has_name = {
+        "function in its module": any(isinstance(node, ast.FunctionDef) and node.name == step for node in source.body),
+        "module": get_source_path(name).stem == step,
+        "route": FUNCTIONS[name].step.__name__ == step,
+        "ServiceAccount": any(
+            rbac["kind"] == "ServiceAccount" and rbac["metadata"]["name"] == name for rbac in rbac_objects
+        ),
+        "Trigger": any(trigger["spec"]["subscriber"]["ref"]["name"] == name for trigger in triggers),
+        "test module": get_test_path(name).exists(),
+    }
+    return [place for place, is_named in has_name.items() if not is_named]
 
-    assert any(isinstance(node, ast.FunctionDef) and node.name == step for node in source.body)
-    assert FUNCTIONS[name].step.__name__ == get_source_path(name).stem == step
-    assert any(rbac["kind"] == "ServiceAccount" and rbac["metadata"]["name"] == name for rbac in rbac_objects)
-    assert any(trigger["spec"]["subscriber"]["ref"]["name"] == name for trigger in triggers)
-    assert get_test_path(name).exists()
+
+def test_function_has_same_name_everywhere() -> None:
+    """Check that a function's module, route, Trigger, ServiceAccount and test module have the function's name."""
+    faults = {name: list_places_without_name(name) for name in FUNCTIONS}
+
+    assert faults
+    assert {name: places for name, places in faults.items() if places} == {}
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_function_docstring_has_in_out_and_touches(name: str) -> None:
+def test_function_docstring_has_in_out_and_touches() -> None:
     """Check that each function's module docstring has the sections In, Out and Touches."""
-    documentation = ast.get_docstring(parse_source(get_source_path(name))) or ""
+    docstrings = {name: ast.get_docstring(parse_source(get_source_path(name))) or "" for name in FUNCTIONS}
+    missing_sections = {
+        (name, section)
+        for name, docstring in docstrings.items()
+        for section in ("In: ", "Out: ", "Touches: ")
+        if section not in docstring
+    }
 
-    assert all(section in documentation for section in ("In: ", "Out: ", "Touches: "))
+    assert docstrings
+    assert missing_sections == set()
 
 
 def list_loaded_modules(code: str, names: Iterable[str]) -> list[str]:

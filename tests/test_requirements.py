@@ -33,19 +33,28 @@ def generated_page(pytestconfig: pytest.Config) -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("requirement", REQUIREMENTS)
-def test_each_requirement_is_proved_by_a_test(generated_page: str, requirement: str) -> None:
+@pytest.fixture
+def row_by_requirement(generated_page: str) -> dict[str, str]:
+    """Return the page's row for each requirement; a requirement without exactly one row fails the test."""
+    rows = {
+        requirement: [line for line in generated_page.splitlines() if line.startswith(f"| {requirement} | ")]
+        for requirement in REQUIREMENTS
+    }
+    assert {requirement: lines for requirement, lines in rows.items() if len(lines) != 1} == {}
+    return {requirement: line for requirement, (line,) in rows.items()}
+
+
+def test_each_requirement_is_proved_by_a_test(row_by_requirement: dict[str, str]) -> None:
     """Check that at least one collected test has the requirement's mark."""
-    (row,) = [line for line in generated_page.splitlines() if line.startswith(f"| {requirement} | ")]
+    assert row_by_requirement
+    assert {requirement for requirement, row in row_by_requirement.items() if "](../tests/" not in row} == set()
 
-    assert "](../tests/" in row
 
+def test_make_test_proves_each_requirement_unless_exempted_with_reason(row_by_requirement: dict[str, str]) -> None:
+    proved = {requirement: bool(row.split(" | ")[2]) for requirement, row in row_by_requirement.items()}
 
-@pytest.mark.parametrize("requirement", REQUIREMENTS)
-def test_make_test_proves_each_requirement_unless_exempted_with_reason(generated_page: str, requirement: str) -> None:
-    (row,) = [line for line in generated_page.splitlines() if line.startswith(f"| {requirement} | ")]
-
-    assert bool(row.split(" | ")[2]) != (requirement in NOT_IN_MAKE_TEST)
+    assert proved
+    assert {name for name, is_proved in proved.items() if is_proved == (name in NOT_IN_MAKE_TEST)} == set()
 
 
 def test_requirements_page_is_up_to_date(generated_page: str) -> None:

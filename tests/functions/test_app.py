@@ -155,14 +155,19 @@ def test_malformed_event_fields_do_not_cause_500(
 
 
 @proves("X-1")
-@pytest.mark.parametrize("step", [name for name in FUNCTIONS if name != "record"])
-def test_function_answers_204_to_unconsumed_event_type(functions: Functions, audit: AuditLog, step: str) -> None:
+def test_function_answers_204_to_unconsumed_event_type(functions: Functions, audit: AuditLog) -> None:
     """X-1: a function answers 204 to an event type that it does not consume, so that no broker retries it."""
     headers = {**VALID_HEADERS, "ce-type": "com.example.other"}
 
-    response = functions.clients[step].post(f"/{step}", data=b"{}", headers=headers)
+    responses = {
+        step: functions.clients[step].post(f"/{step}", data=b"{}", headers=headers)
+        for step in FUNCTIONS
+        if step != "record"
+    }
 
-    assert (response.status_code, response.data) == (204, b"")
+    answers = {step: (response.status_code, response.data) for step, response in responses.items()}
+    assert answers
+    assert {step: answer for step, answer in answers.items() if answer != (204, b"")} == {}
     assert audit.list_writes_by() == []
 
 
