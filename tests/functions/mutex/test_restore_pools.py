@@ -382,6 +382,7 @@ def test_hanging_write_does_not_block_restoring_other_pools(
     assert upgrade.run_step("restore-pools", event_type) == events.RUN_RESTORED
 
 
+@pytest.mark.slow
 @proves("MUT-49", "MUT-51", "X-6")
 def test_slow_write_of_canary_pool_may_use_most_of_step_time(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy

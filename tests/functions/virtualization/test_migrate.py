@@ -158,6 +158,7 @@ def test_claimed_migration_is_created_by_claiming_event_or_after_expiry(
     assert vmi_scenario.map_migrations_to_vmis() == {name: "able"}
 
 
+@pytest.mark.slow
 @proves("DRN-8", "X-2")
 def test_hanging_migration_creation_occupies_migration_slot(
     vmi_scenario: VmiScenario, functions: Functions, monkeypatch: pytest.MonkeyPatch
