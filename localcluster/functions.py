@@ -17,8 +17,6 @@ from localcluster.processes import Server, reserve_port, wait_until_ready
 from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK
 
-TIMEOUT_SECONDS = 60
-
 
 def list_functions(components: Components) -> tuple[str, ...]:
     """Return the names of the functions that belong to these components or to no component."""
@@ -79,7 +77,7 @@ class FunctionProcesses:
         """Start these functions, or all without arguments; return when they respond and can reach the API server."""
         self.launch(*names)
         for name in names or self._ports:
-            wait_until_ready(name, partial(is_ready, self.get_url(name)), [self.servers[name]], TIMEOUT_SECONDS)
+            wait_until_ready(name, partial(is_ready, self.get_url(name)), [self.servers[name]])
 
     def kill(self, *names: str) -> None:
         """Kill these functions to simulate a crash; without arguments, kill all of them."""

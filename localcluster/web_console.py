@@ -11,8 +11,6 @@ from localcluster.processes import Server, Startable, reserve_port, wait_until_r
 from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV, ROOT
 
-TIMEOUT_SECONDS = 30
-
 
 class WebConsole(Startable):
     """The process `kubectl maintenance console`; by default, every user of this host acts as the administrator.
@@ -52,7 +50,7 @@ class WebConsole(Startable):
     def _start_and_wait(self) -> None:
         """Start the console; return when it has read the cluster's state and serves pages."""
         self.server.start()
-        wait_until_ready("the console", lambda: is_ready(self.url), [self.server], TIMEOUT_SECONDS)
+        wait_until_ready("the console", lambda: is_ready(self.url), [self.server])
 
     def stop(self) -> None:
         """Kill the console, which has no state to save."""

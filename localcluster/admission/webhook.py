@@ -36,7 +36,7 @@ APPLIED_FILES = ("rbac.yaml", "policy.yaml")
 SECRET_MANIFEST = ROOT / "manifests" / "components" / "certificates" / "rights" / "validate.yaml"
 SECRET_NAME = "validate"  # noqa: S105 - a name, not a secret
 """The name of the Secret with the serving certificate."""
-TIMEOUT_SECONDS = 30
+TIMEOUT_SECONDS = 180
 SECRET_KEYS = (CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY, CA_ENTRY)
 
 

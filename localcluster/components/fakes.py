@@ -24,7 +24,6 @@ UNVERSIONED_SELECTOR = (
     "!machineconfiguration.openshift.io/release-image-version,!node-role.kubernetes.io/control-plane,!localcluster/for"
 )
 """Label selector of the workers without a version label, except for the node that runs Knative's pods."""
-TIMEOUT_SECONDS = 30
 
 
 class Fakes(Startable):
@@ -60,9 +59,7 @@ class Fakes(Startable):
         if self._kubevirt:
             self._kubevirt.start()
         if MUTEX in self._components:
-            wait_until_ready(
-                "the simulators of OpenShift's operators", self._are_fakes_ready, self._fake_servers, TIMEOUT_SECONDS
-            )
+            wait_until_ready("the simulators of OpenShift's operators", self._are_fakes_ready, self._fake_servers)
 
     @property
     def servers(self) -> list[Server]:

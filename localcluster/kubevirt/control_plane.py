@@ -25,7 +25,6 @@ KUBEVIRTS_PATH = f"/apis/{crds.GROUP}/{crds.STORAGE_VERSION}/namespaces/{NAMESPA
 LEASE_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/virt-controller"
 FAKE_IMAGE = "fake"
 """A placeholder image name, because no image is pulled for a pod on a fake node."""
-TIMEOUT_SECONDS = 60
 WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 WEBHOOK_CONFIGURATION = "virt-api-validator"
 EVICTION_WEBHOOK = "virt-launcher-eviction-interceptor.kubevirt.io"
@@ -100,9 +99,7 @@ class VirtController(Startable):
         client = self._cluster.get_client()
         client.run(get_or_none(client.api.request("DELETE", LEASE_PATH)))
         self.server.start()
-        wait_until_ready(
-            "virt-controller", lambda: is_responding(self._url, self._certificate), [self.server], TIMEOUT_SECONDS
-        )
+        wait_until_ready("virt-controller", lambda: is_responding(self._url, self._certificate), [self.server])
 
     def stop(self) -> None:
         """Kill virt-controller without a graceful shutdown."""
@@ -144,11 +141,9 @@ class VirtApi(Startable):
         self._apply_config_map("kube-system", "extension-apiserver-authentication", data)
         self._apply_config_map(NAMESPACE, "kubevirt-ca", {"ca-bundle": ca_bundle})
         self.server.start()
-        wait_until_ready(
-            "virt-api", lambda: is_responding(f"{self._url}/healthz", self._certificate), [self.server], TIMEOUT_SECONDS
-        )
+        wait_until_ready("virt-api", lambda: is_responding(f"{self._url}/healthz", self._certificate), [self.server])
         self._cluster.get_client().create(WEBHOOKS_PATH, self._build_webhook_configuration(ca_bundle))
-        wait_until_ready("virt-api's webhook", self._is_webhook_called, [self.server], TIMEOUT_SECONDS)
+        wait_until_ready("virt-api's webhook", self._is_webhook_called, [self.server])
 
     def stop(self) -> None:
         """Unregister the webhook, and kill virt-api without a graceful shutdown."""
