@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from console.web.swimlanes import list_attempts_without_replays
-from eventing.journal.entries import Entry, get_object_identity
+from eventing.journal.entries import Entry, get_object_identity, list_unresolved_failures
 
 KIND_LABELS = {
     "NodeMaintenance": "Maintenance",
@@ -69,6 +69,5 @@ def _build_group(uid: str, members: Sequence[Entry]) -> EventGroup:
 
 def is_failed(entry: Entry) -> bool:
     """Return whether the event is a dead letter, reports a failure, or was not processed after the last attempt."""
-    last_attempts = {attempt.function: attempt for attempt in list_attempts_without_replays(entry)}
-    is_unprocessed = any(attempt.step_failed for attempt in last_attempts.values())
+    is_unprocessed = bool(list_unresolved_failures(list_attempts_without_replays(entry)))
     return entry.dead_letter is not None or bool(entry.failure_reason) or is_unprocessed

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
 from cloudevents.core.base import BaseCloudEvent
@@ -74,6 +74,11 @@ class Attempt:
     replay: str = ""
 
     @property
+    def end(self) -> datetime:
+        """Return the time of the response."""
+        return self.at + timedelta(seconds=self.seconds)
+
+    @property
     def failed(self) -> bool:
         """Return whether the response had an error status."""
         return self.status >= 400
@@ -110,6 +115,21 @@ class Attempt:
         }
         optional_fields = {"replies": list(self.replies), "error": self.error, "replay": self.replay}
         return fields | {name: value for name, value in optional_fields.items() if value}
+
+
+def list_unresolved_failures(attempts: Iterable[Attempt]) -> list[Attempt]:
+    """Return the attempts with a failed step, unless the same function succeeded after the failed attempt had begun.
+
+    The successful attempt may have begun earlier: while it runs, the function rejects further deliveries of the event.
+    """
+    attempts = list(attempts)
+    successes = [attempt for attempt in attempts if not attempt.step_failed]
+    last_ends = {success.function: success.end for success in sorted(successes, key=lambda success: success.end)}
+    return [
+        attempt
+        for attempt in attempts
+        if attempt.step_failed and last_ends.get(attempt.function, attempt.at) <= attempt.at
+    ]
 
 
 @dataclass(frozen=True)
@@ -178,7 +198,7 @@ class Query:
         types: Select only events of these types.
         since, until: Select only events that arrived at or after `since` and before `until`; both have a time zone.
         failed: Select only dead letters, `maintenance.step_failed`, `run.halted`, and events with a failed attempt that
-            was not followed by a successful attempt of the same function.
+            was not followed by a successful response of the same function.
         ids: Select only events with these ids.
         seqs: Select only entries with these values of `seq`.
         dead_letters_only: Select only dead letters.

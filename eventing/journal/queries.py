@@ -97,14 +97,14 @@ def _build_redriven_condition() -> ColumnElement[bool]:
 def _select_failed_events() -> Select[int]:
     """Build the query for the numbers of failed events.
 
-    A failed attempt does not count if the broker delivered the event again and the same function then succeeded. The
-    query starts from the failures, because these are few regardless of the other conditions.
+    A failed attempt does not count if the same function succeeded after it had begun, as in `list_unresolved_failures`.
+    The query starts from the failures, because these are few regardless of the other conditions.
     """
     attempted = EVENTS.join(ATTEMPTS, (EVENTS.c.id == ATTEMPTS.c.event) & (EVENTS.c.source == ATTEMPTS.c.source))
     later = ATTEMPTS.alias("later")
     has_later_success = exists().where(
         *(later.c[key] == ATTEMPTS.c[key] for key in ("event", "source", "function", "replay")),
-        later.c.at > ATTEMPTS.c.at,
+        later.c.at + later.c.seconds > ATTEMPTS.c.at,
         later.c.status < 400,
     )
     selections = (

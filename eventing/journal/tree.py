@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from eventing.dead_letters import DeadLetter
 from eventing.events import BUDGET_OPENED, NODE_TAINTED, PODS_EVICTED, SOURCE_PREFIX
-from eventing.journal.entries import Attempt, Entry, get_object_identity
+from eventing.journal.entries import Attempt, Entry, get_object_identity, list_unresolved_failures
 from eventing.subscriptions import list_subscribers
 
 RECORDING_GRACE_PERIOD = timedelta(seconds=5)
@@ -52,13 +52,8 @@ class Branch:
 
     @property
     def unresolved_failures(self) -> list[Attempt]:
-        """Return the attempts with a failed step that no successful attempt of the same function followed."""
-        succeeded_at = {attempt.function: attempt.at for attempt in self.attempts if not attempt.step_failed}
-        return [
-            attempt
-            for attempt in self.attempts
-            if attempt.step_failed and not succeeded_at.get(attempt.function, attempt.at) > attempt.at
-        ]
+        """Return the attempts with a failed step after which the same function did not succeed."""
+        return list_unresolved_failures(self.attempts)
 
 
 @dataclass(frozen=True)

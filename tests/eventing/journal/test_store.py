@@ -25,7 +25,7 @@ from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.events import ObjectReference, build_event
 from eventing.http_binding import BadEvent
 from eventing.journal.database import PRUNE_LOCK
-from eventing.journal.entries import get_object_identity, strip_data
+from eventing.journal.entries import get_object_identity, list_unresolved_failures, strip_data
 from eventing.journal.store import Attempt, Entry, Journal, JournalError, Query
 from eventing.replay.redrive import awaits_redrive
 from tests.localcluster.commands import wait_until
@@ -187,6 +187,20 @@ def test_event_with_successful_retry_is_not_selected_as_failed(journal: Journal)
 
     assert list_event_numbers(journal.select(Query(failed=True))) == [2, 3]
     assert len(journal.select()[0].attempts) == 2
+
+
+def test_event_is_not_selected_as_failed_if_slow_attempt_succeeded_after_rejected_ones(journal: Journal) -> None:
+    """X-6: while a slow attempt runs, the function rejects further deliveries of the event; its success counts."""
+    event = build_numbered_event(1)
+    slow_success = replace(build_attempt(event), seconds=60.0)
+    rejections = [replace(build_attempt(event, 503), at=TEST_START + timedelta(seconds=second)) for second in (2, 4)]
+    journal.write_event(event)
+    journal.write_attempts([slow_success, *rejections])
+
+    assert journal.select(Query(failed=True)) == []
+    (entry,) = journal.select()
+    assert list_unresolved_failures(entry.attempts) == []
+    assert list_unresolved_failures([replace(slow_success, seconds=3.0), *rejections]) == [rejections[1]]
 
 
 @pytest.mark.parametrize("extreme_time", [datetime.min, datetime.max])
