@@ -76,7 +76,8 @@ def deadletters(include_redriven: bool, journal: str, namespace: str, output: st
     show_json({"deadLetters": dead_letters}, output)
     if output == "table":
         now = datetime.now(timezone.utc)
-        show_table(COLUMNS, (_build_row(fields, now) for fields in dead_letters), "No dead letters found.")
+        rows = (_build_row(fields, now) for fields in dead_letters)
+        show_table(COLUMNS, rows, "No dead letters found.", keeps_first_column=True)
         if any(fields["open"] for fields in dead_letters):
             click.echo(escape(_format_redrive_hint(journal, namespace)), err=True)
 

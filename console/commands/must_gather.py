@@ -23,6 +23,10 @@ from kube.text_limits import format_count
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
 
+REVIEW_NOTE = (
+    "Review it before you share it: it contains reasons, annotations, and the commands and arguments of containers "
+    "as users wrote them."
+)
 DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
@@ -41,8 +45,11 @@ DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 def must_gather(file: Path | None, namespace: str, logs: Path | None, journal: str, output: str) -> None:
     """Write maintenances, runs, nodes, virtual machines, budgets, events, pods and logs into one archive.
 
-    The archive contains no Secrets, no values of environment variables and no startup data of virtual machines. If some
-    data cannot be read, the command writes the other data and lists what is missing.
+    The archive contains no Secrets, no values of environment variables and no startup data of virtual machines. Review
+    it before you share it: it contains reasons, annotations, and the commands and arguments of containers as users
+    wrote them.
+
+    If some data cannot be read, the command writes the other data and lists what is missing.
 
     \b
     Example:
@@ -52,6 +59,7 @@ def must_gather(file: Path | None, namespace: str, logs: Path | None, journal: s
     path = file or Path(f"must-gather-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}.tar.gz")
     index = _write_archive(path, namespace, logs, journal)
     print_note(f"{path}: {format_count(len(index['files']), 'file')}", output)
+    print_note(REVIEW_NOTE, output)
     if not any(entry["file"].startswith("logs/") for entry in index["files"]):
         print_note(
             "The archive contains no logs: if functions do not run in pods, name the log directory with --logs.", output

@@ -21,7 +21,6 @@ from console.operations.install_check import check_install_if_maintenance_stalls
 from console.operations.install_problems import select_stalled
 from console.operations.maintenance_actions import (
     build_unknown_node_refusal,
-    get_node_or_refuse,
     list_served_maintenances,
     suggest_node,
     watch_maintenances,
@@ -167,10 +166,15 @@ async def _build_node_state(api: Api, node: str, maintenances: list[Object], *, 
 async def _build_known_node_state(
     api: Api, node: str, maintenances: list[Object], *, reads_vmis: bool = True
 ) -> Object:
-    """Return the JSON output for one node. Raises `Refusal` if the node does not exist and no maintenance names it."""
+    """Return the JSON output for one node.
+
+    Raises `Refusal` if the node does not exist and no maintenance names it. Its remedy names the command that shows the
+    recorded events, because the node may have been deleted.
+    """
     state = await _build_node_state(api, node, maintenances, reads_vmis=reads_vmis)
     if state["state"] == STATE_GONE and not maintenances:
-        raise build_unknown_node_refusal(node, await suggest_node(api, node))
+        past = suggest_node_steps(node, [])[0].command
+        raise build_unknown_node_refusal(node, f"{await suggest_node(api, node)}; its recorded events: {past}")
     return state
 
 
@@ -196,7 +200,8 @@ async def _watch_nodes(api: Api, nodes: list[str], selection: NodeSelection, dis
     """
     if selection.names:
         maintained = set(map(get_node_name, await list_served_maintenances(api)))
-        await gather_all(*(get_node_or_refuse(api, node) for node in nodes if node not in maintained))
+        unmaintained = [node for node in nodes if node not in maintained]
+        await gather_all(*(_build_known_node_state(api, node, [], reads_vmis=False) for node in unmaintained))
     await _watch_all(api, nodes, display)
 
 

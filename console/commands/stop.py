@@ -28,7 +28,8 @@ from kube.paths import Object
 def stop(selection: NodeSelection, wait: bool, timeout: float, output: str) -> None:
     """End every maintenance of NODE, including those started by other users: remove the taints and the cordon.
 
-    With -l or --all, the command selects only nodes in maintenance.
+    The command also removes a cordon that the node had before the maintenance. With -l or --all, it selects only nodes
+    in maintenance.
 
     \b
     Example:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone, tzinfo
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from typing import Any
 
 from kube.maintenance.escalation import ACTION_EFFECTS, DEADLINE_EXCEEDED, find_current_escalation_step
@@ -99,9 +99,12 @@ def explain_released_maintenance(maintenance: Maintenance) -> str:
 
 
 def suggest_similar(name: str, known_names: Iterable[str], remedy: str) -> str:
-    """Return `remedy`, preceded by `did you mean "NAME"?` if one of the known names is similar to `name`."""
-    similar_names = get_close_matches(name, sorted(known_names), n=1)
-    return f'did you mean "{similar_names[0]}"? {remedy[0].upper()}{remedy[1:]}' if similar_names else remedy
+    """Return `remedy`, preceded by `did you mean "NAME"?` if a single known name is the most similar to `name`."""
+    similar_names = get_close_matches(name, set(known_names), n=2)
+    ratios = [SequenceMatcher(None, item, name).ratio() for item in similar_names]
+    if not ratios or ratios.count(max(ratios)) > 1:
+        return remedy
+    return f'did you mean "{similar_names[0]}"? {remedy[0].upper()}{remedy[1:]}'
 
 
 def format_age(since: str, now: datetime) -> str:

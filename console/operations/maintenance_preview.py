@@ -26,7 +26,7 @@ from kube.maintenance import drain_flags
 from kube.maintenance.blocked_groups import BlockedGroup, group_blocked_pods
 from kube.maintenance.blocked_pods import build_blocked_pods
 from kube.maintenance.groups import ApiGroup
-from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE_TAINT, is_cordoned
+from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE_TAINT, has_maintenance_label, is_cordoned
 from kube.paths import Object
 from kube.pods import (
     DrainOptions,
@@ -52,6 +52,8 @@ DELETION_WARNING = (
 )
 MAX_NAMED_PODS = 3
 """Maximum number of pods that a warning lists, and that an output line without `--verbose` lists."""
+MAX_NAMED_NODES = 5
+"""Maximum number of nodes that a warning lists."""
 RETURNING_EFFECTS = (MOVES, RESTARTS)
 """Effects of a drain after which a virtual machine needs capacity on another node."""
 
@@ -287,7 +289,11 @@ def build_preview(
         duration=_estimate_duration(forecast, terminating, options, now),
         recorded=estimate_from_drains(drains, names),
         uses_deletion=options.disable_eviction,
-        warnings=[*snapshot.warnings, *_iter_drain_warnings(snapshot, classification, displaced, options)],
+        warnings=[
+            *snapshot.warnings,
+            *_iter_cordon_warnings(snapshot.node_objects),
+            *_iter_drain_warnings(snapshot, classification, displaced, options),
+        ],
     )
 
 
@@ -369,6 +375,16 @@ def _estimate_duration(
         if end and end > now
     ]
     return max((estimate_duration(forecast, options), *estimates), key=lambda estimate: estimate.seconds)
+
+
+def _iter_cordon_warnings(nodes: Mapping[str, Object]) -> Iterator[str]:
+    """Yield a warning about the nodes that are cordoned but have no maintenance, because its end uncordons them."""
+    names = [f'"{name}"' for name, node in nodes.items() if is_cordoned(node) and not has_maintenance_label(node)]
+    if len(names) == 1:
+        yield f"node {names[0]} is already cordoned, and the end of the maintenance uncordons it"
+    elif names:
+        shown = format_first_names(names, MAX_NAMED_NODES)
+        yield f"nodes {shown} are already cordoned, and the end of their maintenances uncordons them"
 
 
 def _iter_drain_warnings(

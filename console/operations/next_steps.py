@@ -8,6 +8,9 @@ from typing import NamedTuple
 from console.operations.descriptions import PHASE_FAILING, PHASE_WAITING, get_phase_label
 from kube.maintenance.objects import FAILED, SUCCEEDED, Maintenance, get_node_name, get_status, is_deleting
 
+MAX_NAMED_NODES = 5
+"""Maximum number of nodes that a suggested command names, so that it stays short."""
+
 
 class NextStep(NamedTuple):
     """A suggested next step: its text and its command."""
@@ -34,8 +37,8 @@ def suggest_node_steps(node: str, maintenances: Sequence[Maintenance]) -> list[N
 def suggest_overview_steps(maintenances: Sequence[Maintenance]) -> list[NextStep]:
     """Return the most important next step for all maintenances; an empty list if there are none.
 
-    It concerns the first blocked or failed maintenance. If all nodes are drained, it concerns the first drained node.
-    Otherwise it suggests to watch the drains.
+    It concerns the first blocked or failed maintenance. If all nodes are drained, it concerns all of them; the command
+    names at most `MAX_NAMED_NODES`. Otherwise it suggests to watch the drains.
     """
     stuck = [item for item in maintenances if _is_blocked(item) or get_phase_label(item) in (FAILED, PHASE_FAILING)]
     if stuck:
@@ -43,7 +46,7 @@ def suggest_overview_steps(maintenances: Sequence[Maintenance]) -> list[NextStep
         return [NextStep(f"To see what blocks {node}, and what unblocks it", f"kubectl maintenance status {node}")]
     drained = [item for item in maintenances if get_phase_label(item) == SUCCEEDED]
     if drained and len(drained) == len(maintenances):
-        return [_suggest_step(drained[0])]
+        return [_suggest_stop(list(dict.fromkeys(map(get_node_name, drained))))]
     return [NextStep("To follow the drains", "kubectl maintenance status --watch")] if maintenances else []
 
 
@@ -53,7 +56,7 @@ def _suggest_step(maintenance: Maintenance) -> NextStep:
     if is_deleting(maintenance):
         return NextStep("The node is being restored. To follow that", follow)
     if phase == SUCCEEDED:
-        return NextStep(f"{node} is drained. To return it to service after your work", stop)
+        return _suggest_stop([node])
     if phase == FAILED:
         return NextStep("The maintenance has failed. To return the node to service, and then to start again", stop)
     if phase in (PHASE_FAILING, PHASE_WAITING):
@@ -63,6 +66,16 @@ def _suggest_step(maintenance: Maintenance) -> NextStep:
     if _is_blocked(maintenance):
         return NextStep("The drain continues as soon as the pods are unblocked. To follow it", follow)
     return NextStep("Nothing blocks the drain. To follow it", follow)
+
+
+def _suggest_stop(nodes: Sequence[str]) -> NextStep:
+    """Return the step that returns these drained nodes to service; its command names only the first ones of many."""
+    named = nodes[:MAX_NAMED_NODES]
+    command = f"kubectl maintenance stop {' '.join(named)}"
+    if len(nodes) == 1:
+        return NextStep(f"{nodes[0]} is drained. To return it to service after your work", command)
+    target = "them" if len(named) == len(nodes) else f"the first {len(named)}"
+    return NextStep(f"{len(nodes)} nodes are drained. To return {target} to service after your work", command)
 
 
 def _is_blocked(maintenance: Maintenance) -> bool:

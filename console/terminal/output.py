@@ -85,9 +85,16 @@ def show(renderable: RenderableType) -> None:
     create_console().print(renderable)
 
 
-def show_table(columns: Iterable[str], rows: Iterable[Iterable[str]], empty_message: str) -> None:
-    """Escape the cells and print the table, or print `empty_message` if there are no rows."""
+def show_table(
+    columns: Iterable[str], rows: Iterable[Iterable[str]], empty_message: str, *, keeps_first_column: bool = False
+) -> None:
+    """Escape the cells and print the table, or print `empty_message` if there are no rows.
+
+    With `keeps_first_column`, the cells of the first column stay on one line, so that a user can copy them, and only
+    the other columns wrap.
+    """
     table = create_table(*columns)
+    table.columns[0].no_wrap = keeps_first_column
     for row in rows:
         table.add_row(*map(escape, row))
     show(table if table.rows else empty_message)

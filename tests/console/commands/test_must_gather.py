@@ -251,6 +251,7 @@ def test_missing_logs_and_events_are_reported(
 
     result = run_command("must-gather", "--file", str(tmp_path / "case.tar.gz"), *logs)
 
+    assert result.stdout.splitlines()[1].startswith("Review it before you share it: it contains reasons, annotations, ")
     assert ("The archive contains no logs: " in result.stdout) is not has_logs_option
     assert "The archive contains no recorded events: name the journal with --journal." in result.stdout
 

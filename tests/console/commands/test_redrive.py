@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.journal.store import Journal, Query
 from localcluster.http_receiver import Receiver, Response
 from tests.console.conftest import RunCommand
+from tests.console.terminal.test_output import run_on_terminal
 from tests.postgresql import PostgreSQL
 
 
@@ -73,6 +75,20 @@ def test_discarded_dead_letter_is_no_longer_open_and_names_user(
     run_command("redrive", "--all", "--discard", "--yes", *option)
     assert run_command("deadletters", "--all", *option).stderr == ""
     assert receiver.requests == []
+
+
+def test_narrow_table_of_dead_letters_keeps_id_on_one_line(tmp_path: Path) -> None:
+    """Check that a terminal with 80 columns shows the whole id on one line, so that it can be copied for `redrive`."""
+    event_id, reason = str(uuid.uuid4()), "no response from the function within 30 seconds"
+    event = CloudEvent({"id": event_id, "source": "/s", "type": events.MAINTENANCE_BEGUN}, {})
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        journal.write_event(add_dead_letter_extensions(event, DeadLetter("http://away/cordon", 503, reason)))
+    arguments = ["deadletters", "--journal", str(tmp_path / "journal.db")]
+
+    output = run_on_terminal(f"import os; os.environ['COLUMNS'] = '80'; from console.cli import cli; cli({arguments})")
+
+    assert any(line.startswith(f"{event_id}  ") for line in output.decode().splitlines())
+    assert "seconds" in output.decode()
 
 
 def test_hint_of_deadletters_does_not_repeat_password(run_command: RunCommand, postgresql: PostgreSQL) -> None:

@@ -121,11 +121,12 @@ def test_all_option_selects_all_nodes(run_command: RunCommand, node_name: str) -
 
 
 def test_misspelled_node_is_error_with_suggestion(run_command: RunCommand, node_name: str) -> None:
-    for command in ("cordon", "stop", "status"):
+    past = f"; its recorded events: kubectl maintenance events --node {node_name}x -o tree"
+    for command, note in (("cordon", ""), ("stop", ""), ("status", past)):
         result = run_command(command, f"{node_name}x")
 
         assert result.exit_code == 1
-        assert result.stderr.endswith(f': did you mean "{node_name}"? See kubectl get nodes\n')
+        assert result.stderr.endswith(f': did you mean "{node_name}"? See kubectl get nodes{note}\n')
 
 
 def test_unknown_node_after_boolean_flag_is_usage_error(
@@ -255,6 +256,8 @@ def test_watch_of_unknown_node_is_error(run_command: RunCommand, node_name: str)
 
         assert result.exit_code == 1
         assert result.stderr.startswith('Error: node "no-such-node" not found: ')
+        past = "kubectl maintenance events --node no-such-node -o tree"
+        assert result.stderr.endswith(f"ee kubectl get nodes; its recorded events: {past}\n")
 
 
 def test_status_has_no_all_option() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from kube.client.api_errors import Unavailable
 from kube.maintenance.groups import MEDIK8S
+from kube.nodes import build_node_path
 from localcluster.cluster import LocalCluster
 from tests.console.commands.test_preview import record_drain
 from tests.console.commands.workload_objects import build_budget, build_controller, build_pod, create_and_wait
@@ -92,6 +93,20 @@ def test_yes_option_skips_question_on_terminal(served_cluster: LocalCluster, blo
 
     assert (result.returncode, result.stdout) == (0, f"{NAME_PREFIX}{blocked_node}\n")
     assert "[y/N]" not in result.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--yes",), ("--dry-run",)], ids=["question", "yes", "dry run"])
+def test_start_warns_once_that_end_of_maintenance_uncordons_cordoned_node(
+    served_cluster: LocalCluster, blocked_node: str, options: tuple[str, ...]
+) -> None:
+    served_cluster.get_client().patch(build_node_path(blocked_node), {"spec": {"unschedulable": True}})
+
+    started = run_on_terminal(served_cluster, "" if options else "y\n", "start", blocked_node, *options)
+
+    assert started.returncode == 0, started.stderr
+    warning = f'node "{blocked_node}" is already cordoned, and the end of the maintenance uncordons it'
+    assert f"Warning: {warning}\n" in started.stderr
+    assert (started.stdout + started.stderr).count(warning) == 1
 
 
 def test_unknown_node_on_terminal_is_error_without_question(served_cluster: LocalCluster) -> None:

@@ -66,3 +66,12 @@ def test_error_suggests_similar_name_before_remedy() -> None:
         suggest_similar("wroker-2", names, "see kubectl get nodes") == 'did you mean "worker-2"? See kubectl get nodes'
     )
     assert suggest_similar("db", names, "see kubectl get nodes") == "see kubectl get nodes"
+
+
+def test_error_suggests_none_of_several_equally_similar_names() -> None:
+    """Check that no name is suggested if two names are equally similar, unless another name is more similar."""
+    names = ["node-1", "node-2"]
+
+    assert suggest_similar("node-5", names, "see kubectl get nodes") == "see kubectl get nodes"
+    assert suggest_similar("node-5", [*names, "node-50"], "see it").startswith('did you mean "node-50"? ')
+    assert suggest_similar("node-5", ["node-1", "node-1"], "see it").startswith('did you mean "node-1"? ')

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from console.terminal.preview_display import format_summary, render_preview
 from kube.budgets import MIGRATION_UID_LABEL
 from kube.capacity import FITS, NOWHERE, UNKNOWN
 from kube.maintenance.groups import MEDIK8S
+from kube.nodes import MAINTENANCE_LABEL
 from kube.paths import Object
 from kube.pods import DrainOptions, Pod
 from kube.times import format_time
@@ -39,9 +41,9 @@ def make_db_pods(count: int, node: str, **fields: Any) -> list[Object]:
     return [make_bound_pod(f"db-{node}-{index}", node, labels={"app": "db"}, **fields) for index in range(count)]
 
 
-def make_named_node(name: str, cpu: str = "100") -> Object:
+def make_named_node(name: str, cpu: str = "100", spec: Object | None = None, **labels: str) -> Object:
     status = {"allocatable": {"cpu": cpu, "pods": "110"}, "conditions": READY_CONDITIONS}
-    return {"metadata": {"name": name, "labels": {}}, "spec": {}, "status": status}
+    return {"metadata": {"name": name, "labels": labels}, "spec": spec or {}, "status": status}
 
 
 def make_vmi_report(name: str, effect: str, node: str = "node-1") -> Object:
@@ -66,9 +68,14 @@ def preview_pods(
     reports: Iterable[Object] = (),
     can_list_nodes: bool = True,
     drains: Collection[RecordedDrain] = (),
+    node_specs: Mapping[str, Object] = MappingProxyType({}),
+    node_labels: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> MaintenancePreview:
-    """Return the preview for draining `NODES`; one other node remains."""
-    nodes = [*map(make_named_node, NODES), make_named_node("other", other_cpu)]
+    """Return the preview for draining `NODES`, with the given specs and labels; one other node remains."""
+    nodes = [
+        *(make_named_node(name, spec=node_specs.get(name), **node_labels.get(name, {})) for name in NODES),
+        make_named_node("other", other_cpu),
+    ]
     snapshot = ClusterSnapshot(
         nodes=nodes if can_list_nodes else None,
         node_objects={node["metadata"]["name"]: node for node in nodes},
@@ -95,6 +102,32 @@ def render(preview: MaintenancePreview, *, width: int = 80, verbose: bool = Fals
     with console.capture() as capture:
         console.print(render_preview(preview, verbose=verbose))
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("cordoned", "warnings"),
+    [
+        ((), []),
+        (("node-2",), ['node "node-2" is already cordoned, and the end of the maintenance uncordons it']),
+        (
+            NODES,
+            ['nodes "node-1", "node-2" are already cordoned, and the end of their maintenances uncordons them'],
+        ),
+    ],
+    ids=["none", "one", "both"],
+)
+def test_preview_warns_once_that_end_of_maintenance_uncordons_cordoned_nodes(
+    cordoned: Collection[str], warnings: list[str]
+) -> None:
+    preview = preview_pods([], node_specs={name: {"unschedulable": True} for name in cordoned})
+
+    assert preview.warnings == warnings
+
+
+def test_preview_does_not_warn_about_node_that_maintenance_has_cordoned() -> None:
+    specs, labels = {"node-1": {"unschedulable": True}}, {"node-1": {MAINTENANCE_LABEL: "uid-1"}}
+
+    assert preview_pods([], node_specs=specs, node_labels=labels).warnings == []
 
 
 def test_preview_of_two_nodes_counts_shared_budget_once() -> None:

@@ -68,3 +68,22 @@ def test_overview_suggests_examining_blocked_drain_first() -> None:
         [STOP],
         [],
     ]
+
+
+@pytest.mark.parametrize(
+    ("count", "text", "named"),
+    [
+        (1, "node-1 is drained. To return it to service after your work", "node-1"),
+        (3, "3 nodes are drained. To return them to service after your work", "node-1 node-2 node-3"),
+        (
+            6,
+            "6 nodes are drained. To return the first 5 to service after your work",
+            "node-1 node-2 node-3 node-4 node-5",
+        ),
+    ],
+)
+def test_overview_suggests_ending_maintenance_of_all_drained_nodes(count: int, text: str, named: str) -> None:
+    """Check that the command names each drained node once, or the first five of more nodes."""
+    drained = [build_maintenance(f"node-{number}", phase="Succeeded") for number in range(1, count + 1)]
+
+    assert suggest_overview_steps([*drained, drained[0]]) == [(text, f"kubectl maintenance stop {named}")]

@@ -88,6 +88,19 @@ def test_dialog_shows_preview_of_pods(webhook_environment: EventChainEnvironment
     assert dialog.count("no controller will recreate 1 pod after the eviction: ") <= 1
 
 
+@proves("OSV-7")
+def test_dialog_warns_that_end_of_maintenance_uncordons_cordoned_node(
+    webhook_environment: EventChainEnvironment, form_session: FormSession
+) -> None:
+    node = webhook_environment.create_node("foreseen-6")
+    webhook_environment.client.patch(build_node_path(node), {"spec": {"unschedulable": True}})
+    wait_for_node_page(form_session.site, node)
+
+    dialog = form_session.post("/start", node).text
+
+    assert dialog.count(f"{node}&#34; is already cordoned, and the end of the maintenance uncordons it") == 1
+
+
 @proves("NMO-18", "NMO-23")
 def test_dialog_excludes_denied_nodes(webhook_environment: EventChainEnvironment, form_session: FormSession) -> None:
     """Check that the dialog excludes a node whose drain would break etcd's quorum, and includes a worker node."""
