@@ -169,11 +169,11 @@ def _confirm_writes(calls: Sequence[tuple[Entry, Target]]) -> None:
 def _raise_if_responses_differ(replay_results: Sequence[ReplayResult], skipped_calls: int) -> None:
     """Raise the exception that determines the exit status, unless no response has an unexplained difference.
 
-    `skipped_calls` is the number of calls that were not made, because an endpoint is not a function of this product.
+    `skipped_calls` is the number of calls that were not made, because no function responded to a call.
     """
     if skipped_calls:
         skipped = f"the replay skips the remaining {format_count(skipped_calls, 'call')}"
-        remedy = "name the address of the functions with --functions or --url, and replay again"
+        remedy = "start the functions, or name their address with --functions or --url, and replay again"
         raise NoResult(f"{replay_results[-1].response.error}; {skipped}: {remedy}")
     results = {result.result for result in replay_results}
     if DIFFERS in results:

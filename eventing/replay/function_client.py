@@ -30,17 +30,9 @@ NO_PROXIES = {"http": "", "https": ""}
 
 
 class NoResponse(Exception):
-    """Error if no function responds at a URL; the message contains the URL and the reason in one line."""
+    """Error if no function responds at a URL; the message contains the reason in one line.
 
-
-class ResponseTimeout(NoResponse):
-    """Error if no response arrived in time; another request to that URL would probably time out, too."""
-
-
-class NotAFunction(NoResponse):
-    """Error if the server at a URL is not a function of this project, but for example a broker or a login page.
-
-    Such a server cannot process recorded events.
+    Either no response arrived, or it is from another server, for example a broker or a login page.
     """
 
 
@@ -89,7 +81,7 @@ def post_event(event: BaseCloudEvent, url: str, **headers: str) -> Response:
         # A timeout while reading the body raises a different exception than `Timeout`.
         is_body_timeout = time.perf_counter() - started >= TIMEOUT_SECONDS
         if isinstance(error, requests.Timeout) or is_body_timeout:
-            raise ResponseTimeout(f"no response from {url} within {TIMEOUT_SECONDS:g} s") from None
+            raise NoResponse(f"no response from {url} within {TIMEOUT_SECONDS:g} s") from None
         raise NoResponse(f"no response from {url}: the connection failed") from None
 
 
@@ -98,7 +90,7 @@ def parse_response(
 ) -> FunctionResponse:
     """Parse a function's response to a replay: an error, or a batch of events, which may be empty.
 
-    Raises `NotAFunction` for any other response.
+    Raises `NoResponse` for any other response.
     """
     if status >= 400:
         return FunctionResponse(
@@ -107,7 +99,7 @@ def parse_response(
     replies = _parse_batch(body) if headers.get("content-type", "") == BATCH_CONTENT_TYPE else None
     if not 200 <= status < 300 or replies is None:
         content_type = headers.get("content-type") or "no content type"
-        raise NotAFunction(
+        raise NoResponse(
             f"{function} responded with {status} and {content_type}: "
             f"a function of this product responds with {BATCH_CONTENT_TYPE}"
         )

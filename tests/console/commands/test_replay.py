@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
@@ -104,7 +105,24 @@ def test_response_of_other_server_aborts_replay_with_error(
         f"a function of this product responds with {BATCH_CONTENT_TYPE}"
     )
     assert message.startswith(
-        f"Error: {reason}; the replay skips the remaining 2 calls: name the address of the functions "
+        f"Error: {reason}; the replay skips the remaining 2 calls: start the functions, or name their address "
+    )
+
+
+def test_refused_connection_aborts_replay_with_error(
+    run_command: RunCommand, receiver: Receiver, replay_journal: str
+) -> None:
+    """X-6: if no function listens, the replay skips the remaining calls, and the error names their number."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+
+    functions = ("--functions", url, "--maintenance", "uid-replayed")
+    status, results, message = run_replay(run_command, receiver, replay_journal, *functions)
+
+    assert (status, results) == (2, ["fails"])
+    assert message.startswith(
+        f"Error: no response from {url}/status: the connection failed; the replay skips the remaining 2 calls: "
+        "start the functions, or name their address with --functions or --url, and replay again"
     )
 
 
