@@ -137,7 +137,7 @@ def replay_calls(
 
 
 def _build_failed_result(entry: Entry, function: str, error: NoResponse) -> ReplayResult:
-    response = FunctionResponse(function, NO_RESPONSE_STATUS, 0.0, error=str(error))
+    response = FunctionResponse(function, NO_RESPONSE_STATUS, None, error=str(error))
     return ReplayResult(entry, find_recorded_attempt(entry, function), response, [])
 
 
@@ -248,4 +248,9 @@ def _build_result_fields(result: ReplayResult) -> dict[str, Any]:
 
 
 def _build_response_fields(response: Attempt | FunctionResponse) -> dict[str, Any]:
-    return {"status": response.status, "replies": list(response.replies), "error": response.error}
+    return {
+        "status": response.status,
+        "seconds": response.seconds,
+        "replies": list(response.replies),
+        "error": response.error,
+    }

@@ -38,11 +38,14 @@ class NoResponse(Exception):
 
 @dataclass(frozen=True)
 class FunctionResponse:
-    """A function's response to a replayed event, with fields like those of an `Attempt`."""
+    """A function's response to a replayed event, with fields like those of an `Attempt`.
+
+    `seconds` includes the transfer over the network; None if no function responded.
+    """
 
     function: str
     status: int
-    duration_seconds: float
+    seconds: float | None
     replies: tuple[StructuredEvent, ...] = ()
     error: str = ""
 
@@ -86,16 +89,14 @@ def post_event(event: BaseCloudEvent, url: str, **headers: str) -> Response:
 
 
 def parse_response(
-    function: str, status: int, headers: Mapping[str, str], body: bytes, duration_seconds: float
+    function: str, status: int, headers: Mapping[str, str], body: bytes, seconds: float
 ) -> FunctionResponse:
     """Parse a function's response to a replay: an error, or a batch of events, which may be empty.
 
     Raises `NoResponse` for any other response.
     """
     if status >= 400:
-        return FunctionResponse(
-            function, status, duration_seconds, error=" ".join(body.decode(errors="replace").split())
-        )
+        return FunctionResponse(function, status, seconds, error=" ".join(body.decode(errors="replace").split()))
     replies = _parse_batch(body) if headers.get("content-type", "") == BATCH_CONTENT_TYPE else None
     if not 200 <= status < 300 or replies is None:
         content_type = headers.get("content-type") or "no content type"
@@ -103,7 +104,7 @@ def parse_response(
             f"{function} responded with {status} and {content_type}: "
             f"a function of this product responds with {BATCH_CONTENT_TYPE}"
         )
-    return FunctionResponse(function, status, duration_seconds, replies)
+    return FunctionResponse(function, status, seconds, replies)
 
 
 def _parse_batch(body: bytes) -> tuple[StructuredEvent, ...] | None:

@@ -14,7 +14,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from console.cli import cli
 from console.commands.replay import render_missing_objects, render_replay
-from console.operations.replay import ReplayResult
+from console.operations.replay import ReplayOptions, ReplayResult, replay_to_json
 from eventing import events
 from eventing.http_binding import BATCH_CONTENT_TYPE
 from eventing.journal.entries import Attempt, Entry
@@ -164,6 +164,28 @@ def test_replay_with_failing_function_never_exits_with_0(
     assert run_replay(run_command, receiver, replay_journal, "--maintenance", "uid-replayed")[:2] == (1, results)
     for key, expected in zip(list_event_ids(replay_journal), (success_status, failure_status, 2), strict=True):
         assert run_replay(run_command, receiver, replay_journal, "--id", key)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("recorded_seconds", "seconds", "durations"),
+    [(0.672, 0.64, "672 ms then, 640 ms now"), (None, 0.64, "640 ms now"), (0.672, None, "672 ms then")],
+)
+def test_replayed_line_has_recorded_and_new_duration(
+    recorded_seconds: float | None, seconds: float | None, durations: str
+) -> None:
+    """Check that a replayed line and the JSON output have the known durations, so that users find a slow function."""
+    event = events.build_event(events.NODE_TAINTED, "taint", MAINTENANCE)
+    entry = Entry(1, datetime.now(timezone.utc), event)
+    recorded = None
+    if recorded_seconds is not None:
+        recorded = Attempt("/s", event.get_id(), "evict", entry.arrived, recorded_seconds, 200)
+    result = ReplayResult(entry, recorded, FunctionResponse("evict", 200, seconds), [])
+
+    (answer,) = replay_to_json(ReplayOptions("r1", dry_run=True), (), [result])["answers"]
+
+    assert render_replay(result).plain.split("no event", 1)[1].split() == [*durations.split(), event.get_id()]
+    assert answer["now"]["seconds"] == seconds
+    assert (answer["then"] or {"seconds": None})["seconds"] == recorded_seconds
 
 
 def test_cause_that_concerns_many_pods_takes_one_line() -> None:

@@ -103,7 +103,7 @@ def test_replay_ends_after_first_call_without_response() -> None:
 
     assert called_names == ["fails", "fails", "hangs"]
     assert [result.result for result in results] == [FAILS] * 3
-    assert results[2].response == FunctionResponse("hangs", 503, 0.0, error="no response within 10 s")
+    assert results[2].response == FunctionResponse("hangs", 503, None, error="no response within 10 s")
 
 
 def test_dry_run_calls_functions_concurrently(client: SyncClient, receiver: Receiver) -> None:
