@@ -84,7 +84,7 @@ def test_tree_shows_slow_failed_and_missing_attempts(run_events: RunEvents) -> N
     assert heading.endswith("4 events in 3.000 s, 1 failed, 1 missing")
     assert added.split() == ["+0.000", "s", "apiserver.resource.add", "begin", "90", "ms"]
     assert begun.split()[:6] == ["+0.100", "s", "└─", "maintenance.begun", "0.100", "s"]
-    assert begun.endswith("cordon 2050 ms, status 10 ms 503 the API server is unavailable")
+    assert begun.endswith("cordon 2050 ms (longest attempt), status 10 ms 503 the API server is unavailable")
     assert cordoned.split() == [
         "+2.200",
         "s",
