@@ -137,8 +137,8 @@ def _format_branch(depth: int, branch: Branch, start: datetime, longest: Attempt
         for attempt in branch.attempts
     ]
     marks = [click.style("longest delay", bold=True)] if is_slowest else []
-    failure, dead_letters = _format_reported_failure(branch.entry), map(_format_dead_letter, branch.dead_letters)
-    outcomes = [*failure, *attempts, *missing, *dead_letters, *marks]
+    report, dead_letters = _format_report(branch.entry), map(_format_dead_letter, branch.dead_letters)
+    outcomes = [*report, *attempts, *missing, *dead_letters, *marks]
     start_columns = f"{offset:+9.3f} s  {event_type:{TYPE_WIDTH}} {_format_delay(branch):>{DELAY_WIDTH}}"
     return f"{start_columns}  {', '.join(outcomes)}".rstrip()
 
@@ -158,10 +158,12 @@ def _format_delay(branch: Branch) -> str:
     return f"{text} after {escape(shorten_type(cause))}" if cause else text
 
 
-def _format_reported_failure(entry: Entry) -> Iterator[str]:
-    """Yield the failed step and its error if the event reports a failure."""
+def _format_report(entry: Entry) -> Iterator[str]:
+    """Yield the failed step and its error if the event reports a failure, or that the node no longer exists."""
     if entry.failure_reason:
         yield click.style(escape(entry.failure_reason), fg="red")
+    if entry.is_node_deleted:
+        yield click.style("the node no longer exists", fg="yellow")
 
 
 def _format_attempt(attempt: Attempt) -> str:
@@ -222,7 +224,7 @@ def build_row(entry: Entry, now: datetime) -> Row:
     else:
         attempts = [_format_attempt(attempt) for attempt in entry.attempts if not attempt.replay]
         outcomes = [
-            *_format_reported_failure(entry),
+            *_format_report(entry),
             *attempts,
             *map(_format_missing_attempt, find_functions_without_attempt(entry, now)),
         ]

@@ -217,6 +217,23 @@ def test_tree_folds_ticks_that_changed_nothing(journal_url: str) -> None:
     assert [line.split()[2] for line in others] == ["node.tainted", "└─", "node.tainted"]
 
 
+def test_tree_shows_that_node_no_longer_exists(journal_url: str) -> None:
+    """Check that the tree states next to `node.restored` that the deletion of the node ended the drain."""
+    deleted, restored = (
+        build_event(events.NODE_RESTORED, "restore", MAINTENANCE, "node-1", seed=str(data), data=data)
+        for data in ({"nodeDeleted": True}, {})
+    )
+    with closing(Journal(journal_url)) as journal:
+        journal.write_events([(deleted, START_TIME), (restored, START_TIME)])
+
+    lines = CliRunner().invoke(cli, ["events", "--journal", journal_url, "-o", "tree"]).stdout.splitlines()[1:]
+
+    assert [" ".join(line.split()[2:]) for line in lines] == [
+        "node.restored the node no longer exists",
+        "node.restored",
+    ]
+
+
 def test_events_for_which_no_function_had_anything_to_do_share_a_line(journal_url: str) -> None:
     """Check that the tree has no duration of a function that had nothing to do, and folds successive such events."""
     updates = [
