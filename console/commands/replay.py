@@ -224,7 +224,8 @@ def _format_response(response: FunctionResponse) -> str:
 
 
 def _format_durations(replayed: ReplayResult) -> str:
-    durations = {"then": replayed.recorded and replayed.recorded.seconds, "now": replayed.response.seconds}
+    recorded_seconds = replayed.recorded.seconds if replayed.recorded else None
+    durations = {"then": recorded_seconds, "now": replayed.response.seconds}
     return ", ".join(f"{seconds * 1000:.0f} ms {name}" for name, seconds in durations.items() if seconds is not None)
 
 
