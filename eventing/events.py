@@ -116,7 +116,8 @@ TYPE_DESCRIPTIONS = {
     MAINTENANCE_STEP_FAILED: "a step of a maintenance failed; data: step, error, begun, leaseErrors, waits",
     MAINTENANCE_RESTORE_PENDING: "a NodeMaintenance is deleted, no longer exists or has lost its Lease, and its node "
     "must be restored",
-    NODE_RESTORED: "the node's cordon and taints, and the maintenance's Lease and finalizer, are removed",
+    NODE_RESTORED: "the node's cordon and taints, and the maintenance's Lease and finalizer, are removed; data: "
+    "nodeDeleted (only if the node no longer exists)",
     RULE_CHECK_PENDING: "a MutexRule must be checked",
     RULE_CHECKED: "a MutexRule has become valid or invalid, or no longer exists",
     TARGET_CHECK_PENDING: "a MutexTarget must be checked, or its nodes have changed",

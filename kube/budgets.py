@@ -141,15 +141,20 @@ def is_migration_target(pod: Pod) -> bool:
 
 def split_admitted_pods(budget: Budget, pods: Iterable[Pod]) -> tuple[list[Pod], list[Pod]]:
     """Split the pods that one PodDisruptionBudget covers into those to evict now and those that must wait."""
-    status = budget.get("status") or {}
     if not has_current_status(budget):
         return [], list(pods)
     uncounted: list[Pod] = []
     counted: list[Pod] = []
     for pod in pods:
         (uncounted if may_evict_unready_pod(budget, pod) else counted).append(pod)
-    allowed = max(0, status.get("disruptionsAllowed", 0))
+    allowed = count_allowed_disruptions(budget)
     return uncounted + counted[:allowed], counted[allowed:]
+
+
+def count_allowed_disruptions(budget: Budget) -> int:
+    """Return how many disruptions the PodDisruptionBudget allows now; 0 if its status does not reflect its spec."""
+    allowed: int = (budget.get("status") or {}).get("disruptionsAllowed", 0) if has_current_status(budget) else 0
+    return max(0, allowed)
 
 
 def may_evict_unready_pod(budget: Budget, pod: Pod) -> bool:

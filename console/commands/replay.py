@@ -169,11 +169,11 @@ def _confirm_writes(calls: Sequence[tuple[Entry, Target]]) -> None:
 def _raise_if_responses_differ(replay_results: Sequence[ReplayResult], skipped_calls: int) -> None:
     """Raise the exception that determines the exit status, unless no response has an unexplained difference.
 
-    `skipped_calls` is the number of calls that were not made, because an endpoint is not a function of this product.
+    `skipped_calls` is the number of calls that were not made, because no function responded to a call.
     """
     if skipped_calls:
         skipped = f"the replay skips the remaining {format_count(skipped_calls, 'call')}"
-        remedy = "name the address of the functions with --functions or --url, and replay again"
+        remedy = "start the functions, or name their address with --functions or --url, and replay again"
         raise NoResult(f"{replay_results[-1].response.error}; {skipped}: {remedy}")
     results = {result.result for result in replay_results}
     if DIFFERS in results:
@@ -187,11 +187,16 @@ def _raise_if_responses_differ(replay_results: Sequence[ReplayResult], skipped_c
 
 
 def render_replay(replayed: ReplayResult) -> Text:
-    """Format a line for the event and the function, and one or more lines for each group of differences."""
+    """Format a line for the event and the function, and one or more lines for each group of differences.
+
+    The line has the durations of the recorded and the new attempt, as far as they are known.
+    """
     event, function = replayed.entry.event, replayed.response.function
-    summary = f"{shorten_type(event.get_type()):25} ─▶ {function:8} {_format_response(replayed.response):28}"
+    call = f"{shorten_type(event.get_type()):25} ─▶ {function:8}"
+    outcome = f"{_format_response(replayed.response):28}  {_format_durations(replayed):24}"
     lines = Text.assemble(
-        (f"{replayed.result:12}", RESULT_STYLES[replayed.result]), escape(f"  {summary}  {event.get_id()}")
+        (f"{replayed.result:12}", RESULT_STYLES[replayed.result]),
+        escape(f"  {call} {outcome}  {event.get_id()}"),
     )
     for group in replayed.group_differences():
         lines.append_text(_render_differences(group))
@@ -216,6 +221,12 @@ def _format_response(response: FunctionResponse) -> str:
     if response.status >= 400:
         return f"{response.status} {response.error}"
     return ", ".join(shorten_type(reply["type"]) for reply in response.replies) or NO_EVENT
+
+
+def _format_durations(replayed: ReplayResult) -> str:
+    recorded_seconds = replayed.recorded.seconds if replayed.recorded else None
+    durations = {"then": recorded_seconds, "now": replayed.response.seconds}
+    return ", ".join(f"{seconds * 1000:.0f} ms {name}" for name, seconds in durations.items() if seconds is not None)
 
 
 def render_missing_objects(sentences: Iterable[str]) -> Text:

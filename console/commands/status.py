@@ -6,7 +6,7 @@ maintenance changes.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -16,6 +16,7 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from console.operations.budget_hints import read_budget_hints
 from console.operations.descriptions import STATE_GONE, build_node_report, strip_managed_fields
 from console.operations.install_check import check_install_if_maintenance_stalls, list_install_warnings
 from console.operations.install_problems import select_stalled
@@ -29,6 +30,7 @@ from console.operations.next_steps import NextStep, suggest_node_steps, suggest_
 from console.operations.node_vmis import NodeVmis, read_vmis
 from console.terminal.connection import run_with_api
 from console.terminal.maintenance_display import (
+    NO_HINTS,
     format_line,
     render_details,
     render_next_steps,
@@ -39,6 +41,7 @@ from console.terminal.node_selection import NodeOutcomes, NodeSelection, node_se
 from console.terminal.options import cluster_options, namespace_option, object_output_option, watch_option
 from console.terminal.output import TEXT_OUTPUTS, escape, escape_all, show, show_live, show_object, warn
 from kube.client.api import Api, gather_all, get_or_none
+from kube.maintenance.blocked_groups import Remedy
 from kube.maintenance.objects import format_full_name, get_node_name
 from kube.nodes import build_node_path
 from kube.paths import Object
@@ -131,8 +134,11 @@ def _show_nodes(selection: NodeSelection, display: Display) -> None:
         outcomes.reports = {node: outcomes.reports[node] for node in nodes if node in outcomes.reports}
         reports = list(outcomes.reports.values())
         if display.output in TEXT_OUTPUTS and reports:
-            is_detailed = selection.is_one_node
-            show(_render_details(reports[0], display) if is_detailed else _render_nodes(reports, display))
+            if selection.is_one_node:
+                hints = await read_budget_hints(api, reports[0]["maintenances"], display.namespace)
+                show(_render_details(reports[0], display, hints))
+            else:
+                show(_render_nodes(reports, display))
         shown = [maintenance for report in reports for maintenance in report["maintenances"]]
         await _warn_if_stalled(api, shown, display)
 
@@ -240,11 +246,13 @@ async def _watch_and_show(
                 show_state(state)
 
 
-def _render_details(state: Object, display: Display) -> RenderableType:
+def _render_details(state: Object, display: Display, budget_hints: Mapping[str, Remedy] = NO_HINTS) -> RenderableType:
     """Build the detailed view of one node: its maintenances, its virtual machines, and the suggested next steps."""
     escaped, now = escape_all(state), datetime.now(timezone.utc)
     maintenances = escaped["maintenances"]
-    details = render_details(escaped["node"], escaped["state"], maintenances, now, is_wide=display.is_wide)
+    details = render_details(
+        escaped["node"], escaped["state"], maintenances, now, budget_hints, is_wide=display.is_wide
+    )
     vmis = render_vmis(escaped.get("virtualMachines", []), escaped.get("virtualMachinesUnknown", ""))
     steps = display.select_steps(suggest_node_steps(escaped["node"], maintenances))
     return Group(details, *vmis, *render_next_steps(steps))

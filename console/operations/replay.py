@@ -26,8 +26,6 @@ from eventing.journal.entries import Attempt, Entry
 from eventing.replay.function_client import (
     FunctionResponse,
     NoResponse,
-    NotAFunction,
-    ResponseTimeout,
     create_replay_id,
     find_recorded_attempt,
     parse_response,
@@ -124,31 +122,22 @@ def replay_calls(
 ) -> Iterator[ReplayResult]:
     """Replay the calls in order, and yield each result; `changes` describes how the recorded objects have changed.
 
-    A call without a comparable response yields a failed result with the reason. The replay continues with the next
-    call. After a timeout, the function is not called again; its later calls fail with the same message. If an endpoint
-    is not one of our functions, the replay ends and skips the remaining calls.
+    If no function responds to a call, the replay yields a failed result with the reason, and skips the remaining calls,
+    because the user would wait for the timeout of each.
     """
-    timeouts: dict[Target, ResponseTimeout] = {}
     for entry, target in calls:
-        if target in timeouts:
-            yield _build_failed_result(entry, target.function, timeouts[target])
-            continue
         try:
             response = call_function(entry, target)
         except NoResponse as error:
-            if isinstance(error, ResponseTimeout):
-                timeouts[target] = error
             yield _build_failed_result(entry, target.function, error)
-            if isinstance(error, NotAFunction):
-                return
-            continue
+            return
         recorded = find_recorded_attempt(entry, response.function)
         differences = compare_responses(recorded, response, changes) if recorded else []
         yield ReplayResult(entry, recorded, response, differences)
 
 
 def _build_failed_result(entry: Entry, function: str, error: NoResponse) -> ReplayResult:
-    response = FunctionResponse(function, NO_RESPONSE_STATUS, 0.0, error=str(error))
+    response = FunctionResponse(function, NO_RESPONSE_STATUS, None, error=str(error))
     return ReplayResult(entry, find_recorded_attempt(entry, function), response, [])
 
 
@@ -259,4 +248,9 @@ def _build_result_fields(result: ReplayResult) -> dict[str, Any]:
 
 
 def _build_response_fields(response: Attempt | FunctionResponse) -> dict[str, Any]:
-    return {"status": response.status, "replies": list(response.replies), "error": response.error}
+    return {
+        "status": response.status,
+        "seconds": response.seconds,
+        "replies": list(response.replies),
+        "error": response.error,
+    }

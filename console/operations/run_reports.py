@@ -180,10 +180,14 @@ def _find_idle_wait(run: Resource) -> Wait | None:
     paused, available = get_condition(run, PAUSED_CONDITION), get_condition(run, AVAILABLE_CONDITION)
     if available.get("status") == "True":
         return _build_condition_wait(paused if paused.get("status") == "False" else available)
-    conditions = (get_condition(run, kind) for kind in (CHECKED_CONDITION, READY_CONDITION, AVAILABLE_CONDITION))
-    return next(
+    conditions = (get_condition(run, kind) for kind in (CHECKED_CONDITION, READY_CONDITION))
+    wait = next(
         (_build_condition_wait(condition) for condition in conditions if condition.get("status") == "False"), None
     )
+    if wait or available.get("status") != "False":
+        return wait
+    unavailable = _build_condition_wait(available)
+    return unavailable._replace(what=f"an upgrade: {unavailable.what}")
 
 
 def _find_stage_wait(run: Resource, current_stage: Stage) -> Wait:

@@ -26,7 +26,7 @@ from console.operations.descriptions import (
 )
 from console.operations.next_steps import NextStep
 from console.terminal.output import create_table
-from kube.maintenance.blocked_groups import BlockedGroup, group_blocked_pods
+from kube.maintenance.blocked_groups import BlockedGroup, Remedy, group_blocked_pods
 from kube.maintenance.objects import (
     FAILED,
     Maintenance,
@@ -59,6 +59,7 @@ ERROR_VERBS = {FAILED: "failed", PHASE_FAILING: "fails", PHASE_WAITING: "waits"}
 
 Only in these phases does `lastError` explain why the maintenance makes no progress.
 """
+NO_HINTS: Mapping[str, Remedy] = {}
 DRAIN_EFFECT_COLORS = {MOVES: "green", RESTARTS: "yellow", STOPS: "yellow", BLOCKS: "red"}
 
 
@@ -135,20 +136,28 @@ def _summarize_blocked_pods(maintenance: Maintenance) -> str:
 
 
 def render_details(
-    node: str, state: str, maintenances: Sequence[Maintenance], now: datetime, *, is_wide: bool = False
+    node: str,
+    state: str,
+    maintenances: Sequence[Maintenance],
+    now: datetime,
+    budget_hints: Mapping[str, Remedy] = NO_HINTS,
+    *,
+    is_wide: bool = False,
 ) -> RenderableType:
     """Build the detailed view of one node: its state, followed by its maintenances.
 
-    If `is_wide` is true, the view lists every blocked pod.
+    If `is_wide` is true, the view lists every blocked pod. `budget_hints` are from `read_budget_hints`.
     """
     head = Text(f"Node {node}: {state}")
     if not maintenances:
         return Group(head, Text("No maintenances found."))
-    parts = (_render_maintenance(maintenance, now, is_wide=is_wide) for maintenance in maintenances)
+    parts = (_render_maintenance(maintenance, now, budget_hints, is_wide=is_wide) for maintenance in maintenances)
     return Group(head, *chain.from_iterable(parts))
 
 
-def _render_maintenance(maintenance: Maintenance, now: datetime, *, is_wide: bool) -> list[RenderableType]:
+def _render_maintenance(
+    maintenance: Maintenance, now: datetime, budget_hints: Mapping[str, Remedy], *, is_wide: bool
+) -> list[RenderableType]:
     status = get_status(maintenance)
     reason = _truncate_reason(maintenance, MAX_REASON_CHARACTERS)
     parts: list[RenderableType] = [
@@ -168,7 +177,7 @@ def _render_maintenance(maintenance: Maintenance, now: datetime, *, is_wide: boo
         parts.append(Text(f"Last error: {error}", "red"))
     if status.get("blockedPods"):
         groups = group_blocked_pods(status["blockedPods"], format_full_name(maintenance))
-        parts += [Text(""), *_render_blocked(groups, now, is_wide=is_wide)]
+        parts += [Text(""), *_render_blocked(groups, now, budget_hints, is_wide=is_wide)]
     parts += _render_pending(status)
     return parts
 
@@ -201,21 +210,31 @@ def _render_pending(status: Mapping[str, Any]) -> list[RenderableType]:
     return [Text(""), Text("PENDING"), *map(Text, unblocked)] if unblocked else []
 
 
-def _render_blocked(groups: Iterable[BlockedGroup], now: datetime, *, is_wide: bool) -> list[RenderableType]:
+def _render_blocked(
+    groups: Iterable[BlockedGroup], now: datetime, budget_hints: Mapping[str, Remedy], *, is_wide: bool
+) -> list[RenderableType]:
     """Build the list of blocked pods, grouped by cause; a wide list contains every pod.
 
     Each name and each command is on its own line, so that users can copy it from a narrow terminal.
     """
     lines = chain.from_iterable(
-        _iter_blocked_lines(group, now, len(group.pods) if is_wide else MAX_NAMED_PODS) for group in groups
+        _iter_blocked_lines(
+            group, now, len(group.pods) if is_wide else MAX_NAMED_PODS, budget_hints.get(group.budget_key)
+        )
+        for group in groups
     )
     return [Text("BLOCKED", "bold"), *(_indent_line(line, columns) for columns, line in lines)]
 
 
-def _iter_blocked_lines(group: BlockedGroup, now: datetime, max_named: int) -> Iterator[tuple[int, str]]:
-    """Yield indentation and text of each line about one cause: the cause, the first pods, and the remedies."""
+def _iter_blocked_lines(
+    group: BlockedGroup, now: datetime, max_named: int, hint: Remedy | None
+) -> Iterator[tuple[int, str]]:
+    """Yield indentation and text of each line about one cause: the cause, its hint, some pods, and the remedies."""
     since = f" for {format_age(group.since, now)}" if group.since else ""
     yield 2, f"{format_count(len(group.pods), 'pod')}{since}, {group.reason}: {group.message}"
+    if hint:
+        yield 4, f"{hint.text}:"
+        yield 6, hint.command
     yield from ((4, name) for name in group.pods[:max_named])
     if len(group.pods) > max_named:
         yield 4, f"and {len(group.pods) - max_named} more"

@@ -44,14 +44,15 @@ def format_trees(trees: Sequence[Tree]) -> Iterator[str]:
         yield _format_heading(tree, [branch for _, branch in branches])
         if origin := find_origin(branch.entry.event for _, branch in branches).format():
             yield f"  {escape(origin)}"
-        start, slowest = min(branch.entry.arrived for _, branch in branches), _find_slowest_branch(branches)
+        start = min(branch.entry.arrived for _, branch in branches)
+        slowest, longest = _find_slowest_branch(branches), _find_longest_attempt(branches)
         for (is_idle, idle_depth), group in groupby(branches, _get_fold_key):
             depths_and_branches = list(group)
             if is_idle and len(depths_and_branches) > 1:
                 yield _format_idle_events(idle_depth, [branch for _, branch in depths_and_branches], start)
             else:
                 for depth, branch in depths_and_branches:
-                    yield _format_branch(depth, branch, start, is_slowest=branch is slowest)
+                    yield _format_branch(depth, branch, start, longest, is_slowest=branch is slowest)
 
 
 def is_idle_tick(entry: Entry, now: datetime) -> bool:
@@ -63,6 +64,13 @@ def _find_slowest_branch(depths_and_branches: Iterable[tuple[int, Branch]]) -> B
     """Return the branch with the longest delay after its cause; None if fewer than two branches have a delay."""
     delayed = [branch for _, branch in depths_and_branches if branch.delay_seconds and not _is_idle_branch(branch)]
     return max(delayed, key=lambda branch: branch.delay_seconds or 0.0) if len(delayed) > 1 else None
+
+
+def _find_longest_attempt(depths_and_branches: Iterable[tuple[int, Branch]]) -> Attempt | None:
+    """Return the attempt with the longest duration; None if functions had anything to do in fewer than two attempts."""
+    branches = [branch for _, branch in depths_and_branches if not _is_idle_branch(branch)]
+    attempts = [attempt for branch in branches for attempt in branch.attempts if not attempt.did_nothing]
+    return max(attempts, key=lambda attempt: attempt.seconds) if len(attempts) > 1 else None
 
 
 def _is_idle_branch(branch: Branch) -> bool:
@@ -115,7 +123,7 @@ def _format_outcome_counts(branches: Sequence[Branch]) -> Iterator[str]:
             yield click.style(text, fg="red", bold=True)
 
 
-def _format_branch(depth: int, branch: Branch, start: datetime, *, is_slowest: bool) -> str:
+def _format_branch(depth: int, branch: Branch, start: datetime, longest: Attempt | None, *, is_slowest: bool) -> str:
     offset = (branch.entry.arrived - start).total_seconds()
     event_type = f"{_format_indent(depth)}{escape(shorten_type(branch.entry.event.get_type()))}"
     missing = [
@@ -124,9 +132,13 @@ def _format_branch(depth: int, branch: Branch, start: datetime, *, is_slowest: b
         else _format_missing_attempt(name)
         for name in branch.missing_functions
     ]
-    attempts = [*_format_reported_failure(branch.entry), *map(_format_attempt, branch.attempts)]
+    attempts = [
+        f"{_format_attempt(attempt)}{click.style(' (longest attempt)', bold=True) if attempt is longest else ''}"
+        for attempt in branch.attempts
+    ]
     marks = [click.style("longest delay", bold=True)] if is_slowest else []
-    outcomes = [*attempts, *missing, *map(_format_dead_letter, branch.dead_letters), *marks]
+    report, dead_letters = _format_report(branch.entry), map(_format_dead_letter, branch.dead_letters)
+    outcomes = [*report, *attempts, *missing, *dead_letters, *marks]
     start_columns = f"{offset:+9.3f} s  {event_type:{TYPE_WIDTH}} {_format_delay(branch):>{DELAY_WIDTH}}"
     return f"{start_columns}  {', '.join(outcomes)}".rstrip()
 
@@ -146,10 +158,12 @@ def _format_delay(branch: Branch) -> str:
     return f"{text} after {escape(shorten_type(cause))}" if cause else text
 
 
-def _format_reported_failure(entry: Entry) -> Iterator[str]:
-    """Yield the failed step and its error if the event reports a failure."""
+def _format_report(entry: Entry) -> Iterator[str]:
+    """Yield the failed step and its error if the event reports a failure, or that the node no longer exists."""
     if entry.failure_reason:
         yield click.style(escape(entry.failure_reason), fg="red")
+    if entry.is_node_deleted:
+        yield click.style("the node no longer exists", fg="yellow")
 
 
 def _format_attempt(attempt: Attempt) -> str:
@@ -210,7 +224,7 @@ def build_row(entry: Entry, now: datetime) -> Row:
     else:
         attempts = [_format_attempt(attempt) for attempt in entry.attempts if not attempt.replay]
         outcomes = [
-            *_format_reported_failure(entry),
+            *_format_report(entry),
             *attempts,
             *map(_format_missing_attempt, find_functions_without_attempt(entry, now)),
         ]

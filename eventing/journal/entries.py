@@ -16,7 +16,7 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing.dead_letters import DeadLetter, parse_dead_letter
-from eventing.events import ATTEMPTS_MADE, FAILURE_TYPES, RESYNC_SOURCE, SOURCE_PREFIX, TICK
+from eventing.events import ATTEMPTS_MADE, FAILURE_TYPES, NODE_RESTORED, RESYNC_SOURCE, SOURCE_PREFIX, TICK
 from eventing.extensions import EXTENSION_OF_KIND
 from eventing.http_binding import BadEvent
 from eventing.journal.origins import select_origin_fields
@@ -168,6 +168,11 @@ class Entry:
         return _build_failure_reason(_as_mapping(self.event.get_data())) if is_failure else ""
 
     @property
+    def is_node_deleted(self) -> bool:
+        """Return whether the event reports that the maintenance has ended and its node no longer exists."""
+        return self.event.get_type() == NODE_RESTORED and bool(_as_mapping(self.event.get_data()).get("nodeDeleted"))
+
+    @property
     def is_idle_tick(self) -> bool:
         """Return whether the event is a tick of the PingSource or caused by one, and no function did anything for it.
 
@@ -307,7 +312,8 @@ def strip_data(entry: Entry) -> Entry:
     """Return the entry without most of its event's data and its replies' data, for a list of many entries.
 
     The data keeps only what identifies the object and node that the event is about, who started and ended a
-    maintenance, and why a step failed. A reply keeps its id and type, and why a step failed.
+    maintenance, whether the node no longer exists, and why a step failed. A reply keeps its id and type, and why a step
+    failed.
     """
     uid, name = get_object_identity(entry.event)
     metadata = {"name": entry.node} if entry.event.get_extension("kind") == "Node" else {"uid": uid, "name": name}
@@ -317,6 +323,8 @@ def strip_data(entry: Entry) -> Entry:
         data = {"metadata": {**metadata, **metadata_fields}, "spec": {**data["spec"], **spec_fields}}
     if entry.event.get_type() in FAILURE_TYPES:
         data |= _select_failure_fields(entry.event.get_data())
+    if entry.is_node_deleted:
+        data["nodeDeleted"] = True
     attempts = tuple(replace(attempt, replies=tuple(map(_strip_reply, attempt.replies))) for attempt in entry.attempts)
     return replace(entry, event=CloudEvent(entry.event.get_attributes(), data), attempts=attempts)
 

@@ -30,27 +30,22 @@ NO_PROXIES = {"http": "", "https": ""}
 
 
 class NoResponse(Exception):
-    """Error if no function responds at a URL; the message contains the URL and the reason in one line."""
+    """Error if no function responds at a URL; the message contains the reason in one line.
 
-
-class ResponseTimeout(NoResponse):
-    """Error if no response arrived in time; another request to that URL would probably time out, too."""
-
-
-class NotAFunction(NoResponse):
-    """Error if the server at a URL is not a function of this project, but for example a broker or a login page.
-
-    Such a server cannot process recorded events.
+    Either no response arrived, or it is from another server, for example a broker or a login page.
     """
 
 
 @dataclass(frozen=True)
 class FunctionResponse:
-    """A function's response to a replayed event, with fields like those of an `Attempt`."""
+    """A function's response to a replayed event, with fields like those of an `Attempt`.
+
+    `seconds` includes the transfer over the network; None if no function responded.
+    """
 
     function: str
     status: int
-    duration_seconds: float
+    seconds: float | None
     replies: tuple[StructuredEvent, ...] = ()
     error: str = ""
 
@@ -89,29 +84,27 @@ def post_event(event: BaseCloudEvent, url: str, **headers: str) -> Response:
         # A timeout while reading the body raises a different exception than `Timeout`.
         is_body_timeout = time.perf_counter() - started >= TIMEOUT_SECONDS
         if isinstance(error, requests.Timeout) or is_body_timeout:
-            raise ResponseTimeout(f"no response from {url} within {TIMEOUT_SECONDS:g} s") from None
+            raise NoResponse(f"no response from {url} within {TIMEOUT_SECONDS:g} s") from None
         raise NoResponse(f"no response from {url}: the connection failed") from None
 
 
 def parse_response(
-    function: str, status: int, headers: Mapping[str, str], body: bytes, duration_seconds: float
+    function: str, status: int, headers: Mapping[str, str], body: bytes, seconds: float
 ) -> FunctionResponse:
     """Parse a function's response to a replay: an error, or a batch of events, which may be empty.
 
-    Raises `NotAFunction` for any other response.
+    Raises `NoResponse` for any other response.
     """
     if status >= 400:
-        return FunctionResponse(
-            function, status, duration_seconds, error=" ".join(body.decode(errors="replace").split())
-        )
+        return FunctionResponse(function, status, seconds, error=" ".join(body.decode(errors="replace").split()))
     replies = _parse_batch(body) if headers.get("content-type", "") == BATCH_CONTENT_TYPE else None
     if not 200 <= status < 300 or replies is None:
         content_type = headers.get("content-type") or "no content type"
-        raise NotAFunction(
+        raise NoResponse(
             f"{function} responded with {status} and {content_type}: "
             f"a function of this product responds with {BATCH_CONTENT_TYPE}"
         )
-    return FunctionResponse(function, status, duration_seconds, replies)
+    return FunctionResponse(function, status, seconds, replies)
 
 
 def _parse_batch(body: bytes) -> tuple[StructuredEvent, ...] | None:

@@ -77,7 +77,7 @@ def restore(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
         return _restore_after_lease_loss(event, maintenance, client) if m.has_lost_lease(maintenance) else []
     log_about("Reconciling NodeMaintenance", maintenance)
     name = m.get_node_name(maintenance)
-    others = _restore_node(maintenance, name, client)
+    others, is_node_deleted = _restore_node(maintenance, name, client)
     lease = _get_lease(name, client)
     if lease is not None and leases.is_holder(lease, maintenance):
         _delete_lease(lease, client)
@@ -89,7 +89,7 @@ def restore(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
         raise Retry("the NodeMaintenance changed while its finalizer was being removed") from None
     log_about(f"NodeMaintenance Object: /{maintenance['metadata']['name']} Deleted ", maintenance)
     client.run(EVENT_RECORDER.record(client.api, build_progress_events(REMOVE_REASON, maintenance)))
-    return [_build_next_event(event, maintenance, others)]
+    return [_build_next_event(event, maintenance, others, is_node_deleted=is_node_deleted)]
 
 
 def _needs_restore(event: BaseCloudEvent) -> bool:
@@ -123,15 +123,15 @@ def _restore_after_lease_loss(
     ]
 
 
-def _restore_node(maintenance: m.Maintenance, node_name: str, client: SyncClient) -> list[Object]:
+def _restore_node(maintenance: m.Maintenance, node_name: str, client: SyncClient) -> tuple[list[Object], bool]:
     """Remove the maintenance's taints from the node, or hand the node over to the successor, which keeps its taint.
 
     Without a successor, the function also removes the cordon and the label. Returns the node's other maintenances, the
-    successor first.
+    successor first, and whether the node no longer exists.
     """
     key = m.get_group(maintenance).drain_taint
 
-    def read_and_build_patch() -> tuple[tuple[Node | None, list[Object]], list[Object]]:
+    def read_and_build_patch() -> tuple[tuple[Node | None, list[Object], bool], list[Object]]:
         node = _get_node(node_name, client)
         # List the maintenances after reading the node, so that the list includes the maintenance in the node's label.
         # If that maintenance was deleted in between, the label has changed and the patch fails.
@@ -140,21 +140,21 @@ def _restore_node(maintenance: m.Maintenance, node_name: str, client: SyncClient
             m.has_lost_lease(maintenance) and node is not None and not _has_maintenance_label_or_taint(node, key)
         )
         if node is None or is_restored or not m.has_begun_on(maintenance, node):
-            return (None, others), []
+            return (None, others, node is None), []
         # Keep only the successor's taint, because the other maintenances wait and may never begin.
         needed_taints = {m.get_group(other).drain_taint for other in others[:1]}
         first_uid = others[0]["metadata"]["uid"] if others else ""
-        return (node, others), build_restore_patch(
+        return (node, others, False), build_restore_patch(
             node, _select_taints_to_remove(maintenance, node, others) - needed_taints, next_maintenance_uid=first_uid
         )
 
-    (node, others), changed = patch_node(node_name, read_and_build_patch, client)
+    (node, others, is_deleted), changed = patch_node(node_name, read_and_build_patch, client)
     if node is not None:
         log_about(f"Maintenance taints will be removed from node {node_name}", maintenance)
         log_about(f"Applying {key} taint remove on Node: {node_name}", maintenance)
     if changed and not others:
         _record_uncordon(node_name, maintenance, client)
-    return others
+    return others, is_deleted
 
 
 def _has_maintenance_label_or_taint(node: Node, taint_key: str) -> bool:
@@ -247,7 +247,9 @@ def _delete_lease(lease: Object, client: SyncClient) -> bool:
     return True
 
 
-def _build_next_event(event: BaseCloudEvent, maintenance: m.Maintenance, successors: list[Object]) -> BaseCloudEvent:
+def _build_next_event(
+    event: BaseCloudEvent, maintenance: m.Maintenance, successors: list[Object], *, is_node_deleted: bool
+) -> BaseCloudEvent:
     if successors:
         successor = successors[0]
         return events.build_event(
@@ -257,5 +259,11 @@ def _build_next_event(event: BaseCloudEvent, maintenance: m.Maintenance, success
             m.get_node_name(successor),
             cause=event,
         )
-    reference = events.ObjectReference.from_object(maintenance)
-    return events.build_event(events.NODE_RESTORED, "restore", reference, m.get_node_name(maintenance), cause=event)
+    return events.build_event(
+        events.NODE_RESTORED,
+        "restore",
+        events.ObjectReference.from_object(maintenance),
+        m.get_node_name(maintenance),
+        cause=event,
+        data={"nodeDeleted": True} if is_node_deleted else None,
+    )

@@ -216,7 +216,7 @@ def find_upgrade(run: Resource, snapshot: RunSnapshot, finished_version: str = "
 def _find_unavailable_reason(version: str, finished_version: str, older_workers: list[str], members: list[str]) -> str:
     """Return why no upgrade requires a run; "" if one does."""
     if not older_workers:
-        return f"no worker is older than {version}"
+        return f"all workers have version {version} or newer"
     if not members:
         return "the targets contain no nodes"
     return f"the run to {finished_version} is finished" if finished_version == version else ""

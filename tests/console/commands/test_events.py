@@ -84,7 +84,7 @@ def test_tree_shows_slow_failed_and_missing_attempts(run_events: RunEvents) -> N
     assert heading.endswith("4 events in 3.000 s, 1 failed, 1 missing")
     assert added.split() == ["+0.000", "s", "apiserver.resource.add", "begin", "90", "ms"]
     assert begun.split()[:6] == ["+0.100", "s", "└─", "maintenance.begun", "0.100", "s"]
-    assert begun.endswith("cordon 2050 ms, status 10 ms 503 the API server is unavailable")
+    assert begun.endswith("cordon 2050 ms (longest attempt), status 10 ms 503 the API server is unavailable")
     assert cordoned.split() == [
         "+2.200",
         "s",
@@ -215,6 +215,23 @@ def test_tree_folds_ticks_that_changed_nothing(journal_url: str) -> None:
 
     assert folded.split() == ["+0.000", "s", "node.tainted", "×3", "no", "effects", "until", "+30.000", "s"]
     assert [line.split()[2] for line in others] == ["node.tainted", "└─", "node.tainted"]
+
+
+def test_tree_shows_that_node_no_longer_exists(journal_url: str) -> None:
+    """Check that the tree states next to `node.restored` that the deletion of the node ended the drain."""
+    deleted, restored = (
+        build_event(events.NODE_RESTORED, "restore", MAINTENANCE, "node-1", seed=str(data), data=data)
+        for data in ({"nodeDeleted": True}, {})
+    )
+    with closing(Journal(journal_url)) as journal:
+        journal.write_events([(deleted, START_TIME), (restored, START_TIME)])
+
+    lines = CliRunner().invoke(cli, ["events", "--journal", journal_url, "-o", "tree"]).stdout.splitlines()[1:]
+
+    assert [" ".join(line.split()[2:]) for line in lines] == [
+        "node.restored the node no longer exists",
+        "node.restored",
+    ]
 
 
 def test_events_for_which_no_function_had_anything_to_do_share_a_line(journal_url: str) -> None:

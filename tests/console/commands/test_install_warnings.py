@@ -26,6 +26,13 @@ from localcluster.cluster import LocalCluster
 from localcluster.product import install_manifests
 from localcluster.waiting import wait_for_collection, wait_for_object
 from tests import functest
+from tests.console.commands.workload_objects import (
+    COLLECTIONS,
+    build_budget,
+    build_controller,
+    create_and_wait,
+    delete_objects,
+)
 from tests.console.conftest import RunCommand
 from tests.console.permissions import grant_permissions
 from tests.manifests.rendering import Manifest, install_knative_crds, render_overlay
@@ -234,6 +241,39 @@ def test_missing_permission_is_reported_unless_status_explains_wait(
         "containersources.sources.knative.dev, sinkbindings.sources.knative.dev "
         f'in namespace "{DEFAULT_NAMESPACE}": ask an administrator for this right\n'
     )
+
+
+@pytest.mark.usefixtures("maintenance")
+def test_status_shows_that_budget_allows_eviction_that_no_function_requests(
+    served_cluster: LocalCluster, run_command: RunCommand
+) -> None:
+    """Check that `status` compares a recorded cause with the live budget, because no function updates the cause.
+
+    A user who may not read budgets sees only the cause.
+    """
+    client, budget = served_cluster.get_client(), build_budget("open", NODE, minAvailable=1)
+    create_and_wait(served_cluster, build_controller("ReplicaSet", NODE, replicas=2))
+    create_and_wait(served_cluster, budget)
+    path = f"{COLLECTIONS['PodDisruptionBudget']}/open"
+    wait_for_object(client, path, lambda live: live is not None and live["status"]["disruptionsAllowed"] == 1, 20)
+    pod = {"namespace": "default", "name": "web", "reason": "DisruptionBudget", "message": "open needs 2 and has 2"}
+    blocked = {"phase": "Running", "blockedPods": [{**pod, "budget": name} for name in ("open", "deleted")]}
+    client.run(client.api.patch(f"{MAINTENANCE_PATH}/status", {"status": blocked}))
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": UNPRIVILEGED}
+    grant_permissions(client, "node-viewer", ["list nodemaintenances", "get nodes"], subject, UNPRIVILEGED)
+
+    lines = [line.strip() for line in run_command("status", NODE, "-n", "ours").stdout.splitlines()]
+    viewer_result = run_command("status", NODE, user=UNPRIVILEGED)
+    delete_objects(served_cluster, NODE)
+
+    cause = lines.index("1 pod, DisruptionBudget: open needs 2 and has 2")
+    assert lines[cause + 1 : cause + 3] == [
+        "budget open allows 1 disruption now: the functions have not evicted the pod yet; see whether they run:",
+        "kubectl get pods -n ours",
+    ]
+    assert sum("now: the functions" in line for line in lines) == 1
+    assert "open needs 2 and has 2" in viewer_result.stdout
+    assert "now: the functions" not in viewer_result.stdout
 
 
 def has_condition(obj: Object | None, condition_type: str) -> bool:

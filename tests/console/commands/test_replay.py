@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,7 +14,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from console.cli import cli
 from console.commands.replay import render_missing_objects, render_replay
-from console.operations.replay import ReplayResult
+from console.operations.replay import ReplayOptions, ReplayResult, replay_to_json
 from eventing import events
 from eventing.http_binding import BATCH_CONTENT_TYPE
 from eventing.journal.entries import Attempt, Entry
@@ -104,7 +105,24 @@ def test_response_of_other_server_aborts_replay_with_error(
         f"a function of this product responds with {BATCH_CONTENT_TYPE}"
     )
     assert message.startswith(
-        f"Error: {reason}; the replay skips the remaining 2 calls: name the address of the functions "
+        f"Error: {reason}; the replay skips the remaining 2 calls: start the functions, or name their address "
+    )
+
+
+def test_refused_connection_aborts_replay_with_error(
+    run_command: RunCommand, receiver: Receiver, replay_journal: str
+) -> None:
+    """X-6: if no function listens, the replay skips the remaining calls, and the error names their number."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+
+    functions = ("--functions", url, "--maintenance", "uid-replayed")
+    status, results, message = run_replay(run_command, receiver, replay_journal, *functions)
+
+    assert (status, results) == (2, ["fails"])
+    assert message.startswith(
+        f"Error: no response from {url}/status: the connection failed; the replay skips the remaining 2 calls: "
+        "start the functions, or name their address with --functions or --url, and replay again"
     )
 
 
@@ -146,6 +164,28 @@ def test_replay_with_failing_function_never_exits_with_0(
     assert run_replay(run_command, receiver, replay_journal, "--maintenance", "uid-replayed")[:2] == (1, results)
     for key, expected in zip(list_event_ids(replay_journal), (success_status, failure_status, 2), strict=True):
         assert run_replay(run_command, receiver, replay_journal, "--id", key)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("recorded_seconds", "seconds", "durations"),
+    [(0.672, 0.64, "672 ms then, 640 ms now"), (None, 0.64, "640 ms now"), (0.672, None, "672 ms then")],
+)
+def test_replayed_line_has_recorded_and_new_duration(
+    recorded_seconds: float | None, seconds: float | None, durations: str
+) -> None:
+    """Check that a replayed line and the JSON output have the known durations, so that users find a slow function."""
+    event = events.build_event(events.NODE_TAINTED, "taint", MAINTENANCE)
+    entry = Entry(1, datetime.now(timezone.utc), event)
+    recorded = None
+    if recorded_seconds is not None:
+        recorded = Attempt("/s", event.get_id(), "evict", entry.arrived, recorded_seconds, 200)
+    result = ReplayResult(entry, recorded, FunctionResponse("evict", 200, seconds), [])
+
+    (answer,) = replay_to_json(ReplayOptions("r1", dry_run=True), (), [result])["answers"]
+
+    assert render_replay(result).plain.split("no event", 1)[1].split() == [*durations.split(), event.get_id()]
+    assert answer["now"]["seconds"] == seconds
+    assert (answer["then"] or {"seconds": None})["seconds"] == recorded_seconds
 
 
 def test_cause_that_concerns_many_pods_takes_one_line() -> None:

@@ -130,6 +130,10 @@ def test_remedy_of_halted_run_contains_retry_command() -> None:
         ([build_condition("UpgradeChecked", "False", "no version on n1")], "no version on n1"),
         ([build_condition("UpgradeReady", "False", "still Partial")], "still Partial"),
         (
+            [build_condition("UpgradeAvailable", "False", "all workers have version 4.16.4 or newer")],
+            "an upgrade: all workers have version 4.16.4 or newer",
+        ),
+        (
             [build_condition("UpgradeAvailable", "True", "n1"), build_condition("TargetPoolsPaused", "False", "x")],
             "x",
         ),
@@ -174,7 +178,7 @@ def test_reports_of_finished_deleted_and_new_runs() -> None:
 @pytest.mark.parametrize(
     ("condition", "expected_step", "expected_text"),
     [
-        (build_condition("UpgradeAvailable", "False", "no worker is older than 4.16.4"), "Finished", ""),
+        (build_condition("UpgradeAvailable", "False", "all workers have version 4.16.4 or newer"), "Finished", ""),
         (build_condition("UpgradeAvailable", "True", "n1 is older than 4.16.5"), "Waiting", "n1 is older than 4.16.5"),
         (build_condition("UpgradeReady", "False", "still Partial"), "Waiting", "still Partial"),
     ],

@@ -374,6 +374,17 @@ def test_timeline_shows_last_drain_whose_first_events_were_removed(site: Site, t
     assert f"{shorten_type(event_type)}, emitted by restore" in page
 
 
+def test_summary_of_event_contains_that_node_no_longer_exists(site: Site, tmp_path: Path) -> None:
+    """Check that the summary of `node.restored` states that the deletion of the node ended the maintenance."""
+    data = {"nodeDeleted": True}
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        journal.write_event(build_event(NODE_RESTORED, "restore", build_reference("past-1"), "past-1", data=data))
+        with open_console(site, journal) as console:
+            page = console.get(f"/events/{journal.select()[0].seq}").text
+
+    assert "the node no longer exists" in page
+
+
 def test_environment_values_of_event_are_redacted(site: Site) -> None:
     """Check that environment variables in a recorded MutexRule are redacted, because viewers may not read them."""
     env = [{"name": "TOKEN", "value": "hunter-of-two"}]

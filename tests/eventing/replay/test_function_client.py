@@ -15,7 +15,7 @@ from eventing import events
 from eventing.http_binding import BATCH_CONTENT_TYPE
 from eventing.journal.entries import REDRIVE_PREFIX, Attempt, Entry
 from eventing.replay import function_client
-from eventing.replay.function_client import NotAFunction, ResponseTimeout, find_recorded_attempt, replay_event
+from eventing.replay.function_client import NoResponse, find_recorded_attempt, replay_event
 from localcluster.http_receiver import Receiver, Response
 
 FIXED_TIME = datetime(2026, 1, 2, tzinfo=timezone.utc)
@@ -76,11 +76,11 @@ INVALID_RESPONSES = {
 
 
 @pytest.mark.parametrize("response", INVALID_RESPONSES.values(), ids=INVALID_RESPONSES)
-def test_response_that_is_neither_batch_nor_error_raises_not_a_function(receiver: Receiver, response: Response) -> None:
+def test_response_that_is_neither_batch_nor_error_raises_no_response(receiver: Receiver, response: Response) -> None:
     """X-2: a response that is neither a batch nor an error does not count as an empty batch of a function."""
     receiver.answers["/status"] = lambda _: response
 
-    with pytest.raises(NotAFunction, match=f"status responded with {response.status} and "):
+    with pytest.raises(NoResponse, match=f"status responded with {response.status} and "):
         replay_event(build_entry(), "status", f"{receiver.url}/status", dry_run=True)
 
 
@@ -95,7 +95,7 @@ def test_incomplete_response_raises_timeout(sent_bytes: bytes, monkeypatch: pyte
         connection = thread.submit(server.accept)
         connection.add_done_callback(lambda connection: connection.result()[0].sendall(sent_bytes))
 
-        with pytest.raises(ResponseTimeout, match=f"no response from {url} within "):
+        with pytest.raises(NoResponse, match=f"no response from {url} within "):
             replay_event(build_entry(), "status", url, dry_run=True)
 
         connection.result()[0].close()

@@ -81,6 +81,7 @@ def test_restore_undoes_maintenance(
 
     assert reply is not None
     assert (reply.get_type(), require_data(reply)["node"]) == (events.NODE_RESTORED, node)
+    assert "nodeDeleted" not in require_data(reply)
     assert is_restored(workload.read_node(node))
     assert MAINTENANCE_LABEL not in workload.read_node(node)["metadata"]["labels"]
     assert is_gone(workload, maintenance)
@@ -390,7 +391,7 @@ def test_restore_removes_finalizer_of_medik8s_operator(functions: Functions, wor
 
 @proves("NMO-14")
 def test_restore_releases_maintenance_of_deleted_node(functions: Functions, workload: Workload) -> None:
-    """NMO-14, NMO-20: `restore` releases a maintenance whose node is deleted."""
+    """NMO-14, NMO-20: `restore` releases a maintenance whose node is deleted, and reports that the node is gone."""
     node = workload.take_node()
     maintenance = create_active_maintenance(functions, workload, node)
     workload.delete(f"/api/v1/nodes/{node}")
@@ -399,7 +400,7 @@ def test_restore_releases_maintenance_of_deleted_node(functions: Functions, work
     reply = functions.invoke("restore", build_updated_event(maintenance))
 
     assert reply is not None
-    assert reply.get_type() == events.NODE_RESTORED
+    assert (reply.get_type(), require_data(reply)["nodeDeleted"]) == (events.NODE_RESTORED, True)
     assert is_gone(workload, maintenance)
 
 

@@ -61,6 +61,14 @@ def test_upgrade_is_available_if_control_plane_is_newer_than_worker(
     }
 
 
+def test_no_upgrade_is_available_if_workers_have_desired_version(upgrade: UpgradeScenario) -> None:
+    """Check that the condition names the version that the workers have."""
+    upgrade.cvo.set_desired_version(OLD_VERSION, "Completed", "")
+    detect_upgrade(upgrade)
+    condition = get_condition(upgrade.read_object(upgrade.run_config), "UpgradeAvailable")
+    assert (condition["status"], condition["message"]) == ("False", f"all workers have version {OLD_VERSION} or newer")
+
+
 @proves("MUT-31", "MUT-36")
 def test_no_upgrade_is_available_for_targets_without_nodes(upgrade: UpgradeScenario) -> None:
     """Check that no upgrade is available for targets without nodes, even if workers outside the targets are older.
