@@ -22,7 +22,7 @@ from localcluster.cluster import LocalCluster
 from localcluster.knative.fake_kubelet import write_account_kubeconfig
 from localcluster.knative.install import get_host_address
 from localcluster.processes import wait_until_ready
-from localcluster.web_console import TIMEOUT_SECONDS, WebConsole
+from localcluster.web_console import WebConsole
 
 COMPONENT_DIR = Path(__file__).parents[2] / "manifests" / "components" / "console"
 POD_NAME = "console-0"
@@ -38,7 +38,7 @@ class JournalService(WebConsole):
     def _start_and_wait(self) -> None:
         """Start the process, and wait until the journal API rejects a request without a token."""
         self.server.start()
-        wait_until_ready("the journal API", self._requires_token, [self.server], TIMEOUT_SECONDS)
+        wait_until_ready("the journal API", self._requires_token, [self.server])
 
     def _requires_token(self) -> bool:
         try:
