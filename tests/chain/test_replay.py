@@ -483,7 +483,7 @@ def test_invalid_replay_command_exits_with_2_and_one_line(
 IMPOSSIBLE_REPLAYS = {
     "unreachable functions": (
         ["--functions", f"http://127.0.0.1:{reserve_port()}", DRY_RUN_OPTION],
-        "Error: function begin fails now with 503 no response",
+        "Error: no response from http://127.0.0.1:",
     ),
     "not a URL": (
         ["--functions", "here", DRY_RUN_OPTION],
