@@ -122,7 +122,7 @@ def replay_calls(
 ) -> Iterator[ReplayResult]:
     """Replay the calls in order, and yield each result; `changes` describes how the recorded objects have changed.
 
-    If no function responds to a call, the replay yields a failed result with the reason, and skips the remaining calls,
+    If no function responds to a call, the replay yields a failed result with the reason. It skips the remaining calls,
     because the user would wait for the timeout of each.
     """
     for entry, target in calls:

@@ -311,9 +311,9 @@ def split_into_batches(
 def strip_data(entry: Entry) -> Entry:
     """Return the entry without most of its event's data and its replies' data, for a list of many entries.
 
-    The data keeps only what identifies the object and node that the event is about, who started and ended a
-    maintenance, whether the node no longer exists, and why a step failed. A reply keeps its id and type, and why a step
-    failed.
+    The data keeps only what identifies the object and node that the event is about, and who started and ended a
+    maintenance. It also keeps whether the node no longer exists, and why a step failed. A reply keeps its id and type,
+    and why a step failed.
     """
     uid, name = get_object_identity(entry.event)
     metadata = {"name": entry.node} if entry.event.get_extension("kind") == "Node" else {"uid": uid, "name": name}
