@@ -124,11 +124,11 @@ def list_unresolved_failures(attempts: Iterable[Attempt]) -> list[Attempt]:
     """
     attempts = list(attempts)
     successes = [attempt for attempt in attempts if not attempt.step_failed]
-    last_ends = {success.function: success.end for success in sorted(successes, key=lambda success: success.end)}
     return [
         attempt
         for attempt in attempts
-        if attempt.step_failed and last_ends.get(attempt.function, attempt.at) <= attempt.at
+        if attempt.step_failed
+        and not any(success.function == attempt.function and success.end > attempt.at for success in successes)
     ]
 
 
