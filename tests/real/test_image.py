@@ -19,7 +19,7 @@ from localcluster.function_server import build_bind_env
 from localcluster.nodes.buildah import Buildah, run_command
 from localcluster.processes import Server, reserve_port, wait_until_ready
 from localcluster.programs import build
-from localcluster.readiness import is_ready
+from localcluster.readiness import is_ready, is_responding
 from tests.functions.event_builders import build_added_event
 from tests.proofs import proves
 from tests.real.product_image import IMAGE_VERSION, ProductImage, build_image
@@ -90,7 +90,7 @@ def test_image_is_pushed_to_registry(image: ProductImage, buildah: Buildah, tmp_
     name = f"localhost:{port}/nodemaintenance:v{IMAGE_VERSION}"
     registry.start()
     try:
-        wait_until_ready("the registry", partial(is_ready, f"http://127.0.0.1:{port}/"), [registry])
+        wait_until_ready("the registry", partial(is_responding, f"http://127.0.0.1:{port}/"), [registry])
         buildah.run("tag", image.name, name)
         variables = [f"REGISTRY=localhost:{port}", f"VERSION={IMAGE_VERSION}", f"PUSHED={tmp_path / 'pushed-image'}"]
         run_command(["make", "container-push", *variables], buildah.environment)
