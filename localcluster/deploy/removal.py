@@ -9,10 +9,11 @@ from typing import Any
 
 from kube.cpu_labels.capabilities import CAPABILITIES_LABEL
 from kube.cpu_labels.node_patch import MANAGED_LABEL
-from kube.install_lease import LEASE_NAME
+from kube.install_lease import LEASE_NAME as INSTALL_LEASE
 from kube.mutex.objects import RUN_LABEL
 from kube.node_conditions.conditions import CONDITIONS_LABEL
 from kube.paths import LEASE_NAMESPACE
+from kube.virtualization.migration_claims import LEASE_NAME as MIGRATIONS_LEASE
 from kube.virtualization.virt_launcher_budgets import VMI_UID_LABEL
 from localcluster.deploy.kubectl import Kubectl, find_overlay
 from localcluster.deploy.preflight import SIGNING_SECRET, list_signing_namespaces
@@ -77,7 +78,7 @@ def _list_deletions(manifests: Sequence[Mapping[str, Any]], is_install: bool) ->
         deletions += [
             ("poddisruptionbudgets", "-A", "-l", VMI_UID_LABEL),
             ("jobs", "-A", "-l", RUN_LABEL),
-            ("lease", LEASE_NAME, "-n", LEASE_NAMESPACE),
+            ("leases", INSTALL_LEASE, MIGRATIONS_LEASE, "-n", LEASE_NAMESPACE),
         ]
     return deletions
 

@@ -10,6 +10,8 @@ import pytest
 
 from kube.maintenance.groups import MEDIK8S
 from kube.nodes import build_node_path
+from kube.paths import LEASES_PATH
+from kube.virtualization import migration_claims
 from localcluster.cluster import LocalCluster
 from localcluster.deploy import removal
 from localcluster.errors import LocalClusterError
@@ -53,6 +55,12 @@ def create_maintenance(cluster: LocalCluster) -> None:
     cluster.get_client().create(MEDIK8S.path, {**body, "spec": {"nodeName": NODE}})
 
 
+def create_migrations_lease(cluster: LocalCluster) -> None:
+    """Create the Lease that the function `migrate` creates."""
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": migration_claims.LEASE_NAME}}
+    cluster.get_client().create(LEASES_PATH, lease)
+
+
 @proves("NMO-26a")
 def test_undeploy_leaves_no_objects(cluster: LocalCluster) -> None:
     """Check that the cluster has the same objects before `make deploy` and after `make undeploy`."""
@@ -78,6 +86,7 @@ def test_undeploy_is_rejected_during_maintenance_and_restores_node_if_forced(
     node_before = cluster.get_client().get(build_node_path(NODE))["spec"]
     with install:
         create_maintenance(cluster)
+        create_migrations_lease(cluster)
         cluster.kubectl("wait", "nm/kept", "--for=jsonpath={.status.phase}", "--timeout=60s")
         objects_before = list_objects(cluster)
 
@@ -89,6 +98,7 @@ def test_undeploy_is_rejected_during_maintenance_and_restores_node_if_forced(
 
     assert cluster.get_client().get(build_node_path(NODE))["spec"] == node_before
     assert not [name for name in list_objects(cluster) if "node-maintenance" in name]
+    assert cluster.get_client().list(LEASES_PATH)["items"] == []
 
 
 @proves("NMO-26a")
