@@ -27,6 +27,7 @@ from console.operations.maintenance_actions import (
     watch_maintenances,
 )
 from console.operations.next_steps import NextStep, suggest_node_steps, suggest_overview_steps
+from console.operations.node_repairs import read_repair_notes
 from console.operations.node_vmis import NodeVmis, read_vmis
 from console.terminal.connection import run_with_api
 from console.terminal.maintenance_display import (
@@ -135,8 +136,12 @@ def _show_nodes(selection: NodeSelection, display: Display) -> None:
         reports = list(outcomes.reports.values())
         if display.output in TEXT_OUTPUTS and reports:
             if selection.is_one_node:
-                hints = await read_budget_hints(api, reports[0]["maintenances"], display.namespace)
-                show(_render_details(reports[0], display, hints))
+                maintenances = reports[0]["maintenances"]
+                hints, repairs = await gather_all(
+                    read_budget_hints(api, maintenances, display.namespace),
+                    read_repair_notes(api, maintenances, datetime.now(timezone.utc)),
+                )
+                show(_render_details(reports[0], display, hints, repairs))
             else:
                 show(_render_nodes(reports, display))
         shown = [maintenance for report in reports for maintenance in report["maintenances"]]
@@ -246,12 +251,17 @@ async def _watch_and_show(
                 show_state(state)
 
 
-def _render_details(state: Object, display: Display, budget_hints: Mapping[str, Remedy] = NO_HINTS) -> RenderableType:
+def _render_details(
+    state: Object,
+    display: Display,
+    budget_hints: Mapping[str, Remedy] = NO_HINTS,
+    repair_notes: Mapping[str, Remedy] = NO_HINTS,
+) -> RenderableType:
     """Build the detailed view of one node: its maintenances, its virtual machines, and the suggested next steps."""
     escaped, now = escape_all(state), datetime.now(timezone.utc)
     maintenances = escaped["maintenances"]
     details = render_details(
-        escaped["node"], escaped["state"], maintenances, now, budget_hints, is_wide=display.is_wide
+        escaped["node"], escaped["state"], maintenances, now, budget_hints, repair_notes, is_wide=display.is_wide
     )
     vmis = render_vmis(escaped.get("virtualMachines", []), escaped.get("virtualMachinesUnknown", ""))
     steps = display.select_steps(suggest_node_steps(escaped["node"], maintenances))

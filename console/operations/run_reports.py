@@ -155,7 +155,7 @@ def _build_job_report(record: RunRecord, kind: str, rule: str, entry: Mapping[st
 
 
 def find_wait(run: Resource) -> Wait | None:
-    """Return what the run waits for now, or None if it is not waiting, for example because it is finished."""
+    """Return what the run waits for now, or None if no condition states that."""
     if is_deleting(run):
         return Wait("the run's pools and nodes to be restored", str(run["metadata"]["deletionTimestamp"]))
     if not get_status(run):
@@ -168,7 +168,14 @@ def find_wait(run: Resource) -> Wait | None:
         return _build_condition_wait(config_validated, "fix the objects that this message names")
     if run_record.is_active(run):
         return _find_stage_wait(run, run_record.compute_stage(run))
-    return None if get_step_label(run) == RUN_FINISHED else _find_idle_wait(run)
+    return _build_finished_wait(run) if get_step_label(run) == RUN_FINISHED else _find_idle_wait(run)
+
+
+def _build_finished_wait(run: Resource) -> Wait:
+    metadata = run["metadata"]
+    what = f"the next desired version after {run_record.get_finished_version(run)}, which starts another run"
+    remedy = f"to prevent this, run kubectl delete mutexrunconfig -n {metadata['namespace']} {metadata['name']}"
+    return Wait(what, str(get_record(run)["finishedAt"]), remedy)
 
 
 def _build_condition_wait(condition: Mapping[str, Any], remedy: str = "") -> Wait:

@@ -141,22 +141,34 @@ def render_details(
     maintenances: Sequence[Maintenance],
     now: datetime,
     budget_hints: Mapping[str, Remedy] = NO_HINTS,
+    repair_notes: Mapping[str, Remedy] = NO_HINTS,
     *,
     is_wide: bool = False,
 ) -> RenderableType:
     """Build the detailed view of one node: its state, followed by its maintenances.
 
-    If `is_wide` is true, the view lists every blocked pod. `budget_hints` are from `read_budget_hints`.
+    If `is_wide` is true, the view lists every blocked pod. `budget_hints` are from `read_budget_hints`, and
+    `repair_notes` are from `read_repair_notes`.
     """
     head = Text(f"Node {node}: {state}")
     if not maintenances:
         return Group(head, Text("No maintenances found."))
-    parts = (_render_maintenance(maintenance, now, budget_hints, is_wide=is_wide) for maintenance in maintenances)
+    parts = (
+        _render_maintenance(
+            maintenance, now, budget_hints, repair_notes.get(maintenance["metadata"]["uid"]), is_wide=is_wide
+        )
+        for maintenance in maintenances
+    )
     return Group(head, *chain.from_iterable(parts))
 
 
 def _render_maintenance(
-    maintenance: Maintenance, now: datetime, budget_hints: Mapping[str, Remedy], *, is_wide: bool
+    maintenance: Maintenance,
+    now: datetime,
+    budget_hints: Mapping[str, Remedy],
+    repair_note: Remedy | None,
+    *,
+    is_wide: bool,
 ) -> list[RenderableType]:
     status = get_status(maintenance)
     reason = _truncate_reason(maintenance, MAX_REASON_CHARACTERS)
@@ -173,6 +185,8 @@ def _render_maintenance(
         parts.append(Text(users))
     if text := describe_escalation(maintenance, now):
         parts.append(Text(text, "yellow"))
+    if repair_note:
+        parts += [Text(f"{repair_note.text}:", "yellow"), _indent_line(repair_note.command, 2)]
     if error := find_error_not_in_blocked_pods(status):
         parts.append(Text(f"Last error: {error}", "red"))
     if status.get("blockedPods"):

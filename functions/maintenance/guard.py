@@ -27,16 +27,14 @@ from functions.work_queue import HintPolicy, WorkKey
 from kube.client.api import get_or_none
 from kube.client.api_errors import ApiError, Conflict, NotFound
 from kube.client.sync_client import SyncClient
-from kube.kubernetes_events import WARNING_TYPE, KubernetesEvent
+from kube.kubernetes_events import KubernetesEvent
 from kube.maintenance import objects as m
 from kube.maintenance.blocked_pods import is_backing_off
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.kubernetes_events import EVENTS_PATH, build_node_kubernetes_event
+from kube.maintenance.kubernetes_events import EVENTS_PATH, build_cordoned_again_event
 from kube.maintenance.lookup import list_maintenances_of_holder_group, list_undeleted_maintenances
 from kube.nodes import Node, build_node_path, get_maintenance_uid, is_cordoned_and_tainted, is_in_maintenance
 from kube.paths import MALFORMED_OBJECT_ERRORS, Object
-
-CORDONED_AGAIN_REASON = "NodeCordonedAgain"
 
 
 def _parse_node_name(event: BaseCloudEvent) -> str:
@@ -121,17 +119,13 @@ def _report_drift(
     for item in maintenances:
         if not m.is_reported_cordoned(item) or is_in_maintenance(node, m.get_group(item).drain_taint):
             continue
-        drift, maintenance = _describe_drift(item, node), item["metadata"]["name"]
-        message = f'node "{name}" was {drift} during maintenance "{maintenance}"; cordoning it again'
-        kubernetes_event = build_node_kubernetes_event(
-            name, CORDONED_AGAIN_REASON, item, message, event_type=WARNING_TYPE
-        )
+        kubernetes_event = build_cordoned_again_event(item, _describe_drift(item, node))
         if is_backing_off(_find_repair_event(kubernetes_event, item, client), now):
             continue
         if not client.run(EVENT_RECORDER.record(client.api, [kubernetes_event])):
             continue
+        message, reference = kubernetes_event.message, events.ObjectReference.from_object(item)
         log_about(message, item)
-        reference = events.ObjectReference.from_object(item)
         replies.append(
             events.build_event(events.NODE_DRIFTED, "guard", reference, name, cause=event, data={"message": message})
         )

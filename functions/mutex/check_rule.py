@@ -29,7 +29,6 @@ from kube.paths import Object
 DRY_RUN_QUERY = {"dryRun": "All", "fieldValidation": "Strict"}
 PLACEHOLDER_NODE = {"metadata": {"name": "some-node", "uid": "trial"}}
 """Placeholder for the node in the dry-run request, because a rule is checked before a run selects nodes."""
-REMEDY = "ask an administrator to add a RoleBinding to that namespace, see docs/mutex.md"
 
 
 @step(
@@ -64,7 +63,7 @@ def _dry_run_jobs(rule: Object, client: SyncClient) -> str:
         except (Unavailable, Conflict):
             raise
         except Denied as error:
-            return f"spec.jobNamespace: {error.message}: {REMEDY}"
+            return f"spec.jobNamespace: {jobs.format_permission_error(error.message, rule)}"
         except ApiError as error:
             return f"spec.{field}: {error.message}"
     return ""

@@ -58,7 +58,7 @@ from kube.mutex.objects import (
     is_deleting,
 )
 from kube.mutex.run_record import Stage, get_record
-from kube.mutex.validation import AVAILABLE_CONDITION
+from kube.mutex.validation import AVAILABLE_CONDITION, format_finished_run
 from kube.nodes import build_node_path
 from kube.paths import Object
 from kube.times import format_time
@@ -250,7 +250,7 @@ def _record_finished_run(run: Object, client: SyncClient) -> None:
             "progress": f"{len(record['order'])} of {len(record['order'])}",
             "job": None,
         }
-        condition = Condition(AVAILABLE_CONDITION, False, "UpgradeUnavailable", f"the run to {version} is finished")
+        condition = Condition(AVAILABLE_CONDITION, False, "UpgradeUnavailable", format_finished_run(version))
         run = write_status(run, client, {"record": record_change, **printed_fields}, [*updated, condition]) or run
     elif updated:
         run = write_status(run, client, {}, updated) or run

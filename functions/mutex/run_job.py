@@ -124,7 +124,10 @@ def _create_job(
         if not jobs.is_same_job(job, body):
             message = f'Job "{name}" already exists and does not belong to this run: delete it, and retry'
             return _halt_run_after_job(active_run, due_job, "", message, event, client)
-    except (Denied, Rejected, NotFound) as error:
+    except Denied as error:
+        message = jobs.format_permission_error(error.message, active_run.rules[due_job.rule])
+        return _halt_run_after_job(active_run, due_job, "", message, event, client)
+    except (Rejected, NotFound) as error:
         return _halt_run_after_job(active_run, due_job, "", error.message, event, client)
     _record_job(active_run, due_job, job, client)
     return []

@@ -7,7 +7,7 @@ from dataclasses import replace
 from kube.kubernetes_events import CLUSTER_SCOPED_NAMESPACE, NORMAL_TYPE, WARNING_TYPE, KubernetesEvent
 from kube.maintenance.escalation import ACTION_EFFECTS, EscalationStep
 from kube.maintenance.objects import Maintenance, get_node_name
-from kube.paths import build_events_path
+from kube.paths import build_events_path, encode_path_segment
 
 EVENTS_PATH = build_events_path(CLUSTER_SCOPED_NAMESPACE)
 BEGIN_REASON, SUCCEED_REASON, FAIL_REASON, REMOVE_REASON = (
@@ -21,6 +21,7 @@ CORDON_REASON, UNCORDON_REASON = "CordonNode", "UncordonNode"
 
 The kubelet records its own Events up to ten seconds later.
 """
+CORDONED_AGAIN_REASON = "NodeCordonedAgain"
 DEADLINE_REASON, ESCALATE_REASON = "DrainDeadlineExceeded", "EscalateDrain"
 EVENT_MESSAGES = {
     BEGIN_REASON: "Begin a node maintenance",
@@ -43,6 +44,24 @@ def build_node_kubernetes_event(
     """Build the content of an Event about a node; the default message is that of the reason in `EVENT_MESSAGES`."""
     regarding = {"apiVersion": "v1", "kind": "Node", "name": node_name}
     return _build_counted_event(regarding, reason, message or EVENT_MESSAGES[reason], maintenance, event_type)
+
+
+def build_cordoned_again_event(maintenance: Maintenance, drift: str) -> KubernetesEvent:
+    """Build the Warning that the product cordons the node again; the Event's count is the number of these repairs.
+
+    `drift` states what another client did with the node.
+    """
+    node_name, name = get_node_name(maintenance), maintenance["metadata"]["name"]
+    message = (
+        f'node "{node_name}" was {drift} during maintenance "{name}"; cordoning it again; '
+        f"to end the maintenance, run kubectl maintenance stop {node_name}"
+    )
+    return build_node_kubernetes_event(node_name, CORDONED_AGAIN_REASON, maintenance, message, event_type=WARNING_TYPE)
+
+
+def build_cordoned_again_event_path(maintenance: Maintenance) -> str:
+    """Return the API path of the Event that counts the repairs of the maintenance's node."""
+    return f"{EVENTS_PATH}/{encode_path_segment(build_cordoned_again_event(maintenance, '').event_name)}"
 
 
 def build_progress_events(reason: str, maintenance: Maintenance, detail: str = "") -> list[KubernetesEvent]:

@@ -7,9 +7,10 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from shlex import quote
 from typing import Any
 
-from kube.mutex.objects import RUN_LABEL, Reference, Resource, get_reference
+from kube.mutex.objects import DEFAULT_NAMESPACE, RUN_LABEL, Reference, Resource, get_reference
 from kube.paths import Object, encode_path_segment
 
 MAIN, CLEANUP = "main", "cleanup"
@@ -60,6 +61,18 @@ def format_job_key(job_kind: str, rule: Reference) -> str:
 def get_job_namespace(rule: Resource) -> str:
     """Return the namespace in which the rule's Jobs run."""
     return str(rule["spec"]["jobNamespace"])
+
+
+def format_permission_error(message: str, rule: Resource) -> str:
+    """Return the API server's message that denies a Job in the rule's namespace, followed by the remedy.
+
+    The remedy names the Roles and RoleBindings that the namespace needs, and the command that shows which are missing.
+    """
+    return (
+        f"{message}: copy the Roles and RoleBindings check-rule and run-job from namespace {DEFAULT_NAMESPACE}, "
+        "as docs/mutex.md shows (Namespaces of Jobs); to see which of them are missing, run "
+        f"kubectl get role,rolebinding check-rule run-job -n {quote(get_job_namespace(rule))}"
+    )
 
 
 def has_cleanup(rule: Resource) -> bool:

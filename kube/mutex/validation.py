@@ -215,11 +215,18 @@ def find_upgrade(run: Resource, snapshot: RunSnapshot, finished_version: str = "
 
 def _find_unavailable_reason(version: str, finished_version: str, older_workers: list[str], members: list[str]) -> str:
     """Return why no upgrade requires a run; "" if one does."""
+    if finished_version == version:
+        return format_finished_run(version)
     if not older_workers:
         return f"all workers have version {version} or newer"
-    if not members:
-        return "the targets contain no nodes"
-    return f"the run to {finished_version} is finished" if finished_version == version else ""
+    return "" if members else "the targets contain no nodes"
+
+
+def format_finished_run(version: str) -> str:
+    """Return the message that a run to this version is finished, and what starts the next run."""
+    return (
+        f"the run to {version} is finished; the next version starts another run, unless you delete the MutexRunConfig"
+    )
 
 
 def _build_unavailable_detection(checked_condition: Condition, message: str) -> UpgradeDetection:

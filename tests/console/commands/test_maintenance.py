@@ -12,9 +12,11 @@ import pytest
 
 from console.operations.maintenance_actions import watch_maintenances
 from kube.maintenance.groups import KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S
+from kube.nodes import build_node_path
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
+from localcluster.waiting import wait_for_object
 from tests.console.commands.workload_objects import (
     build_budget,
     build_controller,
@@ -209,6 +211,30 @@ def test_status_shows_blocked_pods_budget_and_remedy(
     assert report["schedulable"] is False
     assert [maintenance["status"]["phase"] for maintenance in report["maintenances"]] == ["Running"]
     assert f"{maintained_node} " in run_command("status").stdout
+
+
+def test_status_reports_that_uncordoned_node_was_cordoned_again(
+    installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
+) -> None:
+    """Check that `status` explains why an uncordoned node is cordoned again, and names the command that ends this."""
+    started = run_command("start", maintained_node, "--wait", "--timeout=30s")
+    assert started.exit_code == 0, started.output
+    assert "Cordoned again" not in run_command("status", maintained_node).stdout
+    installed_cluster.kubectl("uncordon", maintained_node)
+    wait_for_object(
+        installed_cluster.get_client(),
+        build_node_path(maintained_node),
+        lambda node: bool(node and node["spec"].get("unschedulable")),
+    )
+
+    lines = run_command("status", maintained_node).stdout.splitlines()
+
+    (index,) = [index for index, line in enumerate(lines) if line.startswith("Cordoned again ")]
+    assert lines[index].endswith(
+        " ago: another client had removed the node's cordon, taint or label. "
+        "To end the maintenance and uncordon the node:"
+    )
+    assert lines[index + 1] == f"  kubectl maintenance stop {maintained_node}"
 
 
 def test_status_watch_prints_changes_until_ctrl_c(

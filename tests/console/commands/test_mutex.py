@@ -78,6 +78,16 @@ def test_status_of_one_run_shows_steps_nodes_and_jobs(
     assert [node["state"] for node in report["nodes"]] == ["Done", "RunningJobs", "Waiting"]
 
 
+def test_status_of_finished_run_announces_next_run(client_with_run: SyncClient, run_command: RunCommand) -> None:
+    record = client_with_run.get(build_path(RUN_KIND, DEFAULT_NAMESPACE, "example"))["status"]["record"]
+    finished_record = {**record, "finishedAt": mutex_runs.FIVE_MINUTES_AGO}
+    mutex_runs.write_run_status(client_with_run, "example", step="Finished", **finished_record)
+    wait = "for: the next desired version after 4.16.4, which starts another run (since 5m)"
+    remedy = f"to prevent this, run kubectl delete mutexrunconfig -n {DEFAULT_NAMESPACE} example"
+    assert run_command("mutex", "status").stdout.splitlines()[-2:] == [f"{RUN_KEY} waits {wait}", remedy]
+    assert run_command("mutex", "status", "example").stdout.splitlines()[1:3] == [f"Waits {wait}", remedy]
+
+
 def test_status_watch_prints_one_json_object_per_change(
     client_with_run: SyncClient, mutex_cluster: LocalCluster, plugin_environment: dict[str, str]
 ) -> None:

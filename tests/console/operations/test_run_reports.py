@@ -15,6 +15,7 @@ CREATED = "2026-01-01T00:00:00Z"
 EDITED_POOLS: Object = {"pausedAt": EARLY_TIME, "labelledAt": EARLY_TIME, "editedAt": EARLY_TIME}
 JOB: Object = {"attempt": 1, "namespace": "jobs", "name": "disks-1", "uid": "u", "createdAt": LATE_TIME}
 COMPLETE_JOB = {**JOB, "result": "Complete", "endedAt": LATEST_TIME}
+NEXT_VERSION_TEXT = "the next desired version after 4.16.4, which starts another run"
 VALID_CONDITION = {"type": "ConfigValidated", "status": "True", "message": "", "lastTransitionTime": EARLY_TIME}
 
 
@@ -166,7 +167,11 @@ def test_reports_of_finished_deleted_and_new_runs() -> None:
         nodes={"n1": build_node(cleanedAt=LATE_TIME), "n2": build_node(cleanedAt=LATEST_TIME)},
     )
     run_config["status"]["record"].update(EDITED_POOLS)
-    assert build_report(run_config)["waits"] is None
+    assert build_report(run_config)["waits"] == {
+        "what": NEXT_VERSION_TEXT,
+        "since": LATEST_TIME,
+        "remedy": "to prevent this, run kubectl delete mutexrunconfig -n ns r",
+    }
     assert {step["state"] for step in build_report(run_config)["steps"]} == {STEP_DONE}
     run_config["metadata"]["deletionTimestamp"] = LATE_TIME
     assert build_report(run_config)["step"] == "Ending"
@@ -178,7 +183,7 @@ def test_reports_of_finished_deleted_and_new_runs() -> None:
 @pytest.mark.parametrize(
     ("condition", "expected_step", "expected_text"),
     [
-        (build_condition("UpgradeAvailable", "False", "all workers have version 4.16.4 or newer"), "Finished", ""),
+        (build_condition("UpgradeAvailable", "False", "the run is finished"), "Finished", NEXT_VERSION_TEXT),
         (build_condition("UpgradeAvailable", "True", "n1 is older than 4.16.5"), "Waiting", "n1 is older than 4.16.5"),
         (build_condition("UpgradeReady", "False", "still Partial"), "Waiting", "still Partial"),
     ],
@@ -187,7 +192,7 @@ def test_run_stays_finished_until_next_upgrade(condition: Object, expected_step:
     """Check the report on a MutexRunConfig whose step is `Waiting` again because it was checked after its run."""
     report = build_report(build_run_config(conditions=[condition], step="Waiting", finishedAt=LATEST_TIME))
     assert report["step"] == expected_step
-    assert (report["waits"] or {"what": ""})["what"] == expected_text
+    assert report["waits"]["what"] == expected_text
 
 
 def test_report_contains_node_states_job_results_and_log_commands() -> None:

@@ -18,6 +18,7 @@ from console.terminal.maintenance_display import (
     render_next_steps,
     render_overview,
 )
+from kube.maintenance.blocked_groups import Remedy
 from kube.maintenance.objects import ENDER_ANNOTATION, REQUESTER_ANNOTATION
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
@@ -94,6 +95,14 @@ def test_details_show_passed_deadline_and_current_escalation_step() -> None:
     late = "Not drained within the deadline of 1h"
     assert texts[:2] == [f"{late}; Step Delete of the escalation for 10m: {effect}", late]
     assert "deadline" not in texts[2]
+
+
+def test_details_show_note_about_repaired_cordon_with_its_command() -> None:
+    note = Remedy("Cordoned again 5m ago", "kubectl maintenance stop node-1")
+
+    text = render_text(render_details("node-1", "cordoned", [RUNNING_MAINTENANCE], NOW, repair_notes={"1": note}))
+
+    assert "\nCordoned again 5m ago:\n  kubectl maintenance stop node-1\n" in text
 
 
 def test_long_reason_is_truncated_with_number_of_omitted_characters() -> None:

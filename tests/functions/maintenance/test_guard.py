@@ -11,10 +11,10 @@ from chaos.api_fault_proxy import Fault, FaultProxy
 from eventing import events
 from functions.event_data import require_data
 from functions.installs import INSTALL_LEASE_CACHE
-from functions.maintenance.guard import CORDONED_AGAIN_REASON, guard
+from functions.maintenance.guard import guard
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, ApiGroup
-from kube.maintenance.kubernetes_events import EVENTS_PATH
+from kube.maintenance.kubernetes_events import CORDONED_AGAIN_REASON, EVENTS_PATH
 from kube.maintenance.lookup import sort_by_age
 from kube.nodes import MAINTENANCE_LABEL
 from kube.paths import Object
@@ -68,6 +68,7 @@ def test_guard_emits_node_drifted_for_uncordoned_node(
         EVENTS_PATH, field_selector=f"involvedObject.name={node},reason={CORDONED_AGAIN_REASON}"
     )["items"]
     assert warning_event["type"] == "Warning"
+    assert warning_event["message"].endswith(f"to end the maintenance, run kubectl maintenance stop {node}")
 
 
 @pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])

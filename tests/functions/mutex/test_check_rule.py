@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +16,15 @@ from kube.client.api_errors import Rejected
 from kube.mutex.objects import RULE_KIND, RULE_LABEL_PREFIX, get_condition
 from kube.paths import Object
 from localcluster.audit_log import AuditLog, is_dry_run
+from localcluster.cluster import LocalCluster
+from localcluster.processes import wait_until_ready
+from localcluster.programs import build
 from tests.functions.event_builders import build_resource_event
 from tests.functions.mutex.conftest import CONTAINER, UpgradeScenario, build_job_spec, build_rule_spec
+from tests.functions.mutex.test_missing_permissions import has_access_review_result
 from tests.proofs import proves
 
+ROOT = Path(__file__).parents[3]
 INVALID_RULE_SPECS: tuple[tuple[str, Object, str], ...] = (
     ("unknown field", {"jobSpec": {**build_job_spec(), "tempalte": {}}}, "strict decoding error"),
     ("no containers", {"jobSpec": {"template": {"spec": {"restartPolicy": "Never"}}}}, "spec.jobSpec"),
@@ -25,7 +34,7 @@ INVALID_RULE_SPECS: tuple[tuple[str, Object, str], ...] = (
     ("affinity", {"jobSpec": build_job_spec(affinity={"nodeAffinity": "x"})}, "spec.jobSpec"),
     ("cleanup", {"cleanUpJobSpec": {"template": {}}}, "spec.cleanUpJobSpec"),
     ("name", {"jobName": "Job Name"}, "spec.jobName"),
-    ("namespace", {"jobNamespace": "nowhere"}, "rights/run-job.yaml"),
+    ("namespace", {"jobNamespace": "nowhere"}, "cannot create"),
 )
 
 
@@ -52,7 +61,7 @@ def test_invalid_rule_reports_api_server_message_until_corrected(
     rule = upgrade.create_object(RULE_KIND, "bad", build_rule_spec(**spec))
     status, condition_message = check_rule(upgrade, rule)
     assert status == "False"
-    assert message in condition_message or "docs/mutex.md" in condition_message
+    assert message in condition_message
     upgrade.administrator_client.patch(
         f"{RULES_PATH}/bad", [{"op": "add", "path": "/spec", "value": build_rule_spec()}], JSON_PATCH
     )
@@ -69,6 +78,39 @@ def test_null_field_of_job_spec_is_treated_as_absent(upgrade: UpgradeScenario) -
         RULE_KIND, "nulls", build_rule_spec(jobSpec=build_job_spec(affinity={"nodeAffinity": None}))
     )
     assert check_rule(upgrade, rule) == ("True", "")
+
+
+@proves("MUT-1", "MUT-10")
+def test_rule_of_another_namespace_is_valid_after_documented_remedy(
+    upgrade: UpgradeScenario, idle_cluster: LocalCluster
+) -> None:
+    """Check that the condition names the missing Roles, and that the commands in docs/mutex.md copy and show them."""
+    rule = upgrade.create_object(RULE_KIND, "shop", build_rule_spec(jobNamespace="shop"))
+    status, message = check_rule(upgrade, rule)
+    show_command = "kubectl get role,rolebinding check-rule run-job -n shop"
+    copied = "Roles and RoleBindings check-rule and run-job from namespace node-upgrade-mutex-operator"
+    assert status == "False"
+    assert copied in message
+    assert message.endswith(f"to see which of them are missing, run {show_command}")
+
+    section = (ROOT / "docs/mutex.md").read_text().partition("### Namespaces of Jobs")[2].partition("###")[0]
+    commands = [line.removeprefix("$ ") for line in section.splitlines() if line.startswith("$ ")]
+    assert commands[-1] == show_command
+    path = f"{build.ensure_programs()}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "KUBECONFIG": str(idle_cluster.kubeconfig)}
+    for command in commands:
+        subprocess.run(["sh", "-c", command], env=environment, capture_output=True, check=True)
+
+    review = {"group": "batch", "resource": "jobs", "verb": "create", "namespace": "shop"}
+    for step in ("check-rule", "run-job"):
+        client = upgrade.functions.clusters[step]
+        wait_until_ready(
+            f"permission of {step}", partial(has_access_review_result, client, review, True), idle_cluster.servers
+        )
+    reference = events.ObjectReference.from_object(upgrade.read_object(rule))
+    upgrade.functions.invoke("check-rule", events.build_event(events.RULE_CHECK_PENDING, "resync-runs", reference))
+    assert get_condition(upgrade.read_object(rule), "ValidConfig")["status"] == "True"
+    idle_cluster.kubectl("delete", "namespace", "shop", "--wait=false")
 
 
 RULES_PATH = "/apis/openshift-optional.skrzypek.io/v1alpha1/namespaces/node-upgrade-mutex-operator/mutexrules"

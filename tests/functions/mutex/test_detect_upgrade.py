@@ -69,6 +69,28 @@ def test_no_upgrade_is_available_if_workers_have_desired_version(upgrade: Upgrad
     assert (condition["status"], condition["message"]) == ("False", f"all workers have version {OLD_VERSION} or newer")
 
 
+@proves("MUT-50")
+def test_condition_of_finished_run_announces_next_run(upgrade: UpgradeScenario) -> None:
+    """Check that the condition announces that the next version starts another run, and later names that version."""
+    upgrade.advance_to_jobs()
+    finished = {"status": {"record": {"finishedAt": "2026-01-01T01:00:00Z"}}}
+    upgrade.administrator_client.patch(f"{build_object_path(upgrade.run_config)}/status", finished)
+    messages = []
+    for version in (NEW_VERSION, "4.17.0"):
+        upgrade.cvo.set_desired_version(version)
+        detect_upgrade(upgrade)
+        condition = get_condition(upgrade.read_object(upgrade.run_config), "UpgradeAvailable")
+        messages.append((condition["status"], condition["message"]))
+    assert messages == [
+        (
+            "False",
+            f"the run to {NEW_VERSION} is finished; the next version starts another run, "
+            "unless you delete the MutexRunConfig",
+        ),
+        ("True", f"workers older than 4.17.0: {', '.join(upgrade.nodes)}"),
+    ]
+
+
 @proves("MUT-31", "MUT-36")
 def test_no_upgrade_is_available_for_targets_without_nodes(upgrade: UpgradeScenario) -> None:
     """Check that no upgrade is available for targets without nodes, even if workers outside the targets are older.

@@ -129,14 +129,16 @@ def test_rejected_job_halts_run(upgrade: UpgradeScenario) -> None:
 def test_missing_permission_in_namespace_halts_run(upgrade: UpgradeScenario) -> None:
     """Check that the run halts if `run-job` may not create Jobs in the rule's namespace.
 
-    The condition names the verb `create`.
+    The condition names the verb `create`, and the command that shows the missing Roles.
     """
     upgrade.advance_to_jobs()
     upgrade.administrator_client.patch(
         build_path(RULE_KIND, DEFAULT_NAMESPACE, "only"), {"spec": {"jobNamespace": "default"}}
     )
     assert upgrade.run_step("run-job", events.POOLS_EDITED) == events.RUN_HALTED
-    assert "cannot create" in get_condition(upgrade.read_object(upgrade.run_config), "JobRun")["message"]
+    message = get_condition(upgrade.read_object(upgrade.run_config), "JobRun")["message"]
+    assert "cannot create" in message
+    assert message.endswith("run kubectl get role,rolebinding check-rule run-job -n default")
     assert upgrade.administrator_client.list(build_jobs_path("default"))["items"] == []
 
 
