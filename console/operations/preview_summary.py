@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from console.operations.descriptions import format_seconds
 from console.operations.maintenance_preview import MAX_NAMED_PODS, MaintenancePreview
 from kube.capacity import NOWHERE
 from kube.pods import Pod
 from kube.text_limits import format_count, format_first_names
+from kube.times import format_seconds
 from kube.virtualization.drain_forecast import build_warnings, describe_migrating_vms
 
 

@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 
 from console.operations import maintenance_preview
-from console.operations.descriptions import format_seconds
 from console.operations.maintenance_preview import MaintenancePreview, build_preview
 from console.operations.node_vmis import NodeVmis
 from console.operations.preview_snapshot import ClusterSnapshot
@@ -23,7 +22,7 @@ from kube.maintenance.groups import MEDIK8S
 from kube.nodes import MAINTENANCE_LABEL
 from kube.paths import Object
 from kube.pods import DrainOptions, Pod
-from kube.times import format_time
+from kube.times import format_seconds, format_time
 from kube.virtualization.drain_forecast import BLOCKS, MOVES, STOPS
 from tests.kube.samples import READY_CONDITIONS, make_budget, make_pod
 
