@@ -6,7 +6,7 @@ maintenance changes.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -16,7 +16,7 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from console.operations.budget_hints import read_budget_hints
+from console.operations.budget_hints import BudgetHints, read_budget_hints
 from console.operations.descriptions import STATE_GONE, build_node_report, strip_managed_fields
 from console.operations.install_check import check_install_if_maintenance_stalls, list_install_warnings
 from console.operations.install_problems import select_stalled
@@ -41,7 +41,6 @@ from console.terminal.node_selection import NodeOutcomes, NodeSelection, node_se
 from console.terminal.options import cluster_options, namespace_option, object_output_option, watch_option
 from console.terminal.output import TEXT_OUTPUTS, escape, escape_all, show, show_live, show_object, warn
 from kube.client.api import Api, gather_all, get_or_none
-from kube.maintenance.blocked_groups import Remedy
 from kube.maintenance.objects import format_full_name, get_node_name
 from kube.nodes import build_node_path
 from kube.paths import Object
@@ -246,7 +245,7 @@ async def _watch_and_show(
                 show_state(state)
 
 
-def _render_details(state: Object, display: Display, budget_hints: Mapping[str, Remedy] = NO_HINTS) -> RenderableType:
+def _render_details(state: Object, display: Display, budget_hints: BudgetHints = NO_HINTS) -> RenderableType:
     """Build the detailed view of one node: its maintenances, its virtual machines, and the suggested next steps."""
     escaped, now = escape_all(state), datetime.now(timezone.utc)
     maintenances = escaped["maintenances"]

@@ -14,6 +14,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from console.operations.budget_hints import BudgetHints
 from console.operations.descriptions import (
     PHASE_CORDONING,
     PHASE_FAILING,
@@ -59,7 +60,7 @@ ERROR_VERBS = {FAILED: "failed", PHASE_FAILING: "fails", PHASE_WAITING: "waits"}
 
 Only in these phases does `lastError` explain why the maintenance makes no progress.
 """
-NO_HINTS: Mapping[str, Remedy] = {}
+NO_HINTS = BudgetHints({}, {})
 DRAIN_EFFECT_COLORS = {MOVES: "green", RESTARTS: "yellow", STOPS: "yellow", BLOCKS: "red"}
 
 
@@ -140,7 +141,7 @@ def render_details(
     state: str,
     maintenances: Sequence[Maintenance],
     now: datetime,
-    budget_hints: Mapping[str, Remedy] = NO_HINTS,
+    budget_hints: BudgetHints = NO_HINTS,
     *,
     is_wide: bool = False,
 ) -> RenderableType:
@@ -156,7 +157,7 @@ def render_details(
 
 
 def _render_maintenance(
-    maintenance: Maintenance, now: datetime, budget_hints: Mapping[str, Remedy], *, is_wide: bool
+    maintenance: Maintenance, now: datetime, budget_hints: BudgetHints, *, is_wide: bool
 ) -> list[RenderableType]:
     status = get_status(maintenance)
     reason = _truncate_reason(maintenance, MAX_REASON_CHARACTERS)
@@ -176,8 +177,12 @@ def _render_maintenance(
     if error := find_error_not_in_blocked_pods(status):
         parts.append(Text(f"Last error: {error}", "red"))
     if status.get("blockedPods"):
-        groups = group_blocked_pods(status["blockedPods"], format_full_name(maintenance))
-        parts += [Text(""), *_render_blocked(groups, now, budget_hints, is_wide=is_wide)]
+        commands = budget_hints.scale_commands
+        groups = [
+            group.add_scale_command(commands.get(group.budget_key, ""))
+            for group in group_blocked_pods(status["blockedPods"], format_full_name(maintenance))
+        ]
+        parts += [Text(""), *_render_blocked(groups, now, budget_hints.allowing, is_wide=is_wide)]
     parts += _render_pending(status)
     return parts
 
@@ -211,16 +216,14 @@ def _render_pending(status: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def _render_blocked(
-    groups: Iterable[BlockedGroup], now: datetime, budget_hints: Mapping[str, Remedy], *, is_wide: bool
+    groups: Iterable[BlockedGroup], now: datetime, hints: Mapping[str, Remedy], *, is_wide: bool
 ) -> list[RenderableType]:
     """Build the list of blocked pods, grouped by cause; a wide list contains every pod.
 
     Each name and each command is on its own line, so that users can copy it from a narrow terminal.
     """
     lines = chain.from_iterable(
-        _iter_blocked_lines(
-            group, now, len(group.pods) if is_wide else MAX_NAMED_PODS, budget_hints.get(group.budget_key)
-        )
+        _iter_blocked_lines(group, now, len(group.pods) if is_wide else MAX_NAMED_PODS, hints.get(group.budget_key))
         for group in groups
     )
     return [Text("BLOCKED", "bold"), *(_indent_line(line, columns) for columns, line in lines)]
