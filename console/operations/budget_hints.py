@@ -6,7 +6,7 @@ does not contain the pods' workloads, so the functions need no request for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from shlex import quote
 from typing import NamedTuple
 
@@ -53,6 +53,17 @@ async def read_budget_hints(api: Api, maintenances: Iterable[Maintenance], names
     PDBs, and omits those that the user may not read. It also omits the commands for workloads that the user may not
     read.
     """
+    groups = list_budget_groups(maintenances)
+    budgets = await _read_budgets(api, groups)
+    allowed = {group: count_allowed_disruptions(budget) for group, budget in budgets.items()}
+    return BudgetHints(
+        {group.budget_key: _build_hint(group.budget, count, namespace) for group, count in allowed.items() if count},
+        await _build_scale_commands(api, budgets),
+    )
+
+
+def list_budget_groups(maintenances: Iterable[Maintenance]) -> list[BlockedGroup]:
+    """Return a group of blocked pods for each PDB that blocks them, at most `MAX_BUDGETS`."""
     groups = (
         group
         for maintenance in maintenances
@@ -60,16 +71,23 @@ async def read_budget_hints(api: Api, maintenances: Iterable[Maintenance], names
         for group in group_blocked_pods(get_status(maintenance).get("blockedPods") or [])
     )
     blocking = {group.budget_key: group for group in groups if group.budget and group.reason == "DisruptionBudget"}
-    keys = list(blocking)[:MAX_BUDGETS]
-    read: list[Budget | None] = await gather_all(*(_read_budget(api, blocking[key]) for key in keys))
-    budgets = {key: budget for key, budget in zip(keys, read, strict=True) if budget}
-    allowed = {key: count_allowed_disruptions(budget) for key, budget in budgets.items()}
-    closed = [key for key, count in allowed.items() if not count]
-    commands = await gather_all(*(_build_scale_command(api, blocking[key], budgets[key]) for key in closed))
-    return BudgetHints(
-        {key: _build_hint(blocking[key].budget, count, namespace) for key, count in allowed.items() if count},
-        {key: command for key, command in zip(closed, commands, strict=True) if command},
-    )
+    return list(blocking.values())[:MAX_BUDGETS]
+
+
+async def read_scale_commands(api: Api, groups: Collection[BlockedGroup]) -> dict[str, str]:
+    """Return the commands of `BudgetHints.scale_commands` for these groups from `list_budget_groups`."""
+    return await _build_scale_commands(api, await _read_budgets(api, groups))
+
+
+async def _read_budgets(api: Api, groups: Collection[BlockedGroup]) -> dict[BlockedGroup, Budget]:
+    """Return each group's PDB, except those that cannot be read."""
+    budgets: list[Budget | None] = await gather_all(*(_read_budget(api, group) for group in groups))
+    return {group: budget for group, budget in zip(groups, budgets, strict=True) if budget}
+
+
+async def _build_scale_commands(api: Api, budgets: Mapping[BlockedGroup, Budget]) -> dict[str, str]:
+    commands = await gather_all(*(_build_scale_command(api, group, budget) for group, budget in budgets.items()))
+    return {group.budget_key: command for group, command in zip(budgets, commands, strict=True) if command}
 
 
 async def _read_budget(api: Api, group: BlockedGroup) -> Budget | None:
@@ -95,7 +113,8 @@ async def _build_scale_command(api: Api, group: BlockedGroup, budget: Budget) ->
 
     The command is "" if a scale-up does not help, or if the workload is unknown.
     """
-    missing = count_missing_replicas(budget) if has_current_status(budget) else 0
+    needs_pods = has_current_status(budget) and not count_allowed_disruptions(budget)
+    missing = count_missing_replicas(budget) if needs_pods else 0
     workload = await _read_workload(api, group.namespace, group.pods[0].split("/")[1]) if missing else None
     if not workload:
         return ""
