@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ ALWAYS_ALLOW = "unhealthyPodEvictionPolicy=AlwaysAllow"
 """Field and value in a PodDisruptionBudget's spec that allow the eviction of unready pods."""
 LOOSER_BUDGET_PATTERN = re.compile(rf"(minAvailable|maxUnavailable)=[0-9]{{1,10}}|{ALWAYS_ALLOW}")
 """Matches the valid values of `BlockedPod.looser_budget`."""
+MAX_ADDED_REPLICAS = 10
+"""Maximum number of replicas to suggest in addition to the present ones."""
 UNCOUNTED_PHASES = ("Pending", "Succeeded", "Failed")
 """Phases in which the API server evicts a pod without checking PodDisruptionBudgets."""
 
@@ -212,6 +215,29 @@ def _suggest_pdb_change(budget: Budget, healthy: int, *, is_pod_ready: bool) -> 
     if spec.get("minAvailable") is not None:
         return f"minAvailable={max(0, healthy - 1)}"
     return f"maxUnavailable={expected - healthy + 1}" if expected >= healthy > 0 else ""
+
+
+def count_missing_replicas(budget: Budget) -> int:
+    """Return how many replicas a workload needs in addition so that the PodDisruptionBudget allows an eviction.
+
+    The result is 0 if at most `MAX_ADDED_REPLICAS` do not suffice, for example if unready pods use up a
+    `maxUnavailable`. The caller must check first that the PDB's status is current.
+    """
+    status = budget.get("status") or {}
+    healthy, expected = status.get("currentHealthy", 0), status.get("expectedPods", 0)
+    counts = range(1, MAX_ADDED_REPLICAS + 1)
+    return next((n for n in counts if healthy + n > _count_required_pods(budget["spec"], expected + n)), 0)
+
+
+def _count_required_pods(spec: Mapping[str, Any], expected: int) -> int:
+    """Return how many of the expected pods must be healthy; the API server rounds all percentages up."""
+    if spec.get("minAvailable") is not None:
+        return _resolve_percentage(spec["minAvailable"], expected)
+    return expected - _resolve_percentage(spec.get("maxUnavailable") or 0, expected)
+
+
+def _resolve_percentage(value: int | str, total: int) -> int:
+    return value if isinstance(value, int) else math.ceil(total * int(value.removesuffix("%")) / 100)
 
 
 def parse_wait_reason(budget: Budget) -> tuple[str, str] | None:

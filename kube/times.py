@@ -1,4 +1,4 @@
-"""Formats and parses timestamps as Kubernetes does: RFC 3339 in UTC."""
+"""Formats and parses timestamps as Kubernetes does: RFC 3339 in UTC. Also formats durations."""
 
 from __future__ import annotations
 
@@ -18,6 +18,14 @@ def format_time(time: datetime) -> str:
 def format_micro_time(time: datetime) -> str:
     """Format a time to the microsecond, as in Leases."""
     return time.astimezone(timezone.utc).strftime(MICRO_TIME_FORMAT)
+
+
+def format_seconds(seconds: int) -> str:
+    """Return a duration in kubectl's notation, such as `45s`, `2m` or `1h30m`."""
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = ((hours, "h"), (minutes, "m"), (rest, "s"))
+    return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
 
 
 def parse_time(timestamp: str) -> datetime:

@@ -118,7 +118,8 @@ async def _drain_node(api: Api, node: str, request: DrainRequest, cordoned_nodes
     for warning in build_warnings(pods):
         warn(warning)
     if request.dry_run:
-        report = _report_dry_run(node, await preview_node_drain(api, node, options), output)
+        preview = await preview_node_drain(api, node, options)
+        report = _report_dry_run(node, preview, output, has_heading=len(cordoned_nodes) > 1)
         print_note(f"node/{node} would be drained", output)
         return report
     await _evict_pods(_create_node_drain(api, node, pods, request), node, request.timeout, cordoned_nodes)
@@ -176,10 +177,10 @@ async def _evict_pods(node_drain: NodeDrain, node: str, timeout: float, cordoned
     )
 
 
-def _report_dry_run(node: str, preview: MaintenancePreview, output: str) -> Object:
+def _report_dry_run(node: str, preview: MaintenancePreview, output: str, *, has_heading: bool) -> Object:
     """Print what would happen to each pod, and return the report of the dry run."""
     for warning in preview.warnings:
         warn(warning)
-    for line in preview.format_pod_lines():
+    for line in preview.format_pod_lines(has_headings=has_heading):
         print_note(line, output)
     return {"node": node, "dryRun": True, "drained": False, **preview.split_by_node()[node]}

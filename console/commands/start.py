@@ -250,7 +250,7 @@ def _show_preview(preview: MaintenancePreview, request: MaintenanceRequest, *, a
         warn(warning)
     if request.dry_run:
         for line in [
-            *preview.format_pod_lines(),
+            *preview.format_pod_lines(has_headings=preview.has_several_nodes),
             *(line for line in summarize_preview(preview) if line not in effects),
         ]:
             print_note(line, request.output)

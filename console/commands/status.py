@@ -16,7 +16,7 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from console.operations.budget_hints import read_budget_hints
+from console.operations.budget_hints import BudgetHints, read_budget_hints
 from console.operations.descriptions import STATE_GONE, build_node_report, strip_managed_fields
 from console.operations.install_check import check_install_if_maintenance_stalls, list_install_warnings
 from console.operations.install_problems import select_stalled
@@ -32,6 +32,7 @@ from console.operations.node_vmis import NodeVmis, read_vmis
 from console.terminal.connection import run_with_api
 from console.terminal.maintenance_display import (
     NO_HINTS,
+    NO_NOTES,
     format_line,
     render_details,
     render_next_steps,
@@ -254,8 +255,8 @@ async def _watch_and_show(
 def _render_details(
     state: Object,
     display: Display,
-    budget_hints: Mapping[str, Remedy] = NO_HINTS,
-    repair_notes: Mapping[str, Remedy] = NO_HINTS,
+    budget_hints: BudgetHints = NO_HINTS,
+    repair_notes: Mapping[str, Remedy] = NO_NOTES,
 ) -> RenderableType:
     """Build the detailed view of one node: its maintenances, its virtual machines, and the suggested next steps."""
     escaped, now = escape_all(state), datetime.now(timezone.utc)

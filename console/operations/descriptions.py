@@ -41,7 +41,6 @@ PHASE_FAILING = "Failing"
 PHASE_CORDONING = "Cordoning"
 """Shown instead of Running or Succeeded while the status reports that the cordon or a taint is missing."""
 AGE_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-SECONDS_PER_MINUTE = 60
 AGE_PATTERN = re.compile(r"(\d{1,6})([smhd])")
 
 
@@ -116,14 +115,6 @@ def format_age(since: str, now: datetime) -> str:
     if minutes < 120:
         return f"{minutes}m"
     return f"{hours}h" if hours < 48 else f"{days}d"
-
-
-def format_seconds(seconds: int) -> str:
-    """Return a duration in kubectl's notation, such as `45s`, `2m` or `1h30m`."""
-    minutes, rest = divmod(seconds, SECONDS_PER_MINUTE)
-    hours, minutes = divmod(minutes, SECONDS_PER_MINUTE)
-    parts = ((hours, "h"), (minutes, "m"), (rest, "s"))
-    return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
 
 
 def parse_time_or_age(text: str, zone: tzinfo | None = None) -> datetime:

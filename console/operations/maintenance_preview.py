@@ -186,18 +186,46 @@ class MaintenancePreview(NamedTuple):
             "virtualMachines": self.vmi_reports,
         }
 
-    def format_pod_lines(self) -> Iterator[str]:
-        """Yield one line per pod, which states what a dry run would do with the pod."""
+    @property
+    def has_several_nodes(self) -> bool:
+        """Return whether the preview is about several nodes, so that a pod's name must be shown with its node."""
+        return len(self.cordoned) > 1
+
+    def list_pod_names(self, pods: Iterable[Pod]) -> list[str]:
+        """Return `namespace/name` of each pod, with its node if the preview is about several nodes."""
+        return _list_pod_names(pods, has_several_nodes=self.has_several_nodes)
+
+    def list_blocked_names(self, group: BlockedGroup) -> list[str]:
+        """Return the names of the group's pods, as `list_pod_names` does."""
+        nodes = {f"{entry['namespace']}/{entry['name']}": entry["node"] for entry in self.blocked}
+        return [f"{key} on {nodes[key]}" if self.has_several_nodes else key for key in group.pods]
+
+    def format_pod_lines(self, *, has_headings: bool) -> Iterator[str]:
+        """Yield one line per pod, which states what a dry run would do with the pod.
+
+        With headings, the lines are grouped by node, and indented below the node's name.
+        """
+        lines = list(self._iter_pod_lines())
+        if not has_headings:
+            yield from (line for _, line in lines)
+            return
+        for node in self.cordoned:
+            yield f"node/{node}:"
+            yield from [f"  {line}" for line_node, line in lines if line_node == node] or ["  no pods"]
+
+    def _iter_pod_lines(self) -> Iterator[tuple[str, str]]:
+        """Yield the node of each pod, and what a dry run would do with the pod."""
         for pod in self.forecast.now:
-            yield f"would {'delete' if self.uses_deletion else 'evict'} pod {format_key(pod)}"
+            yield get_node_name(pod), f"would {'delete' if self.uses_deletion else 'evict'} pod {format_key(pod)}"
         for pod in self.forecast.later:
-            yield f"would evict pod {format_key(pod)} in turn, when its budget allows it again"
+            yield get_node_name(pod), f"would evict pod {format_key(pod)} in turn, when its budget allows it again"
         for entry in self.blocked:
-            yield f"would not evict pod {entry['namespace']}/{entry['name']} now: {entry['message']}"
+            key = f"{entry['namespace']}/{entry['name']}"
+            yield entry["node"], f"would not evict pod {key} now: {entry['message']}"
         for pod in self.terminating:
-            yield f"would wait for pod {format_key(pod)}, which is terminating"
+            yield get_node_name(pod), f"would wait for pod {format_key(pod)}, which is terminating"
         for pod, reason in self.ignored:
-            yield f"would ignore pod {format_key(pod)}: {reason}"
+            yield get_node_name(pod), f"would ignore pod {format_key(pod)}: {reason}"
 
     def _build_capacity_data(self) -> Object | None:
         """Return the displaced pods as JSON data, by whether they fit on another node; None if that is unknown."""
@@ -210,6 +238,10 @@ class MaintenancePreview(NamedTuple):
             ]
             for verdict in (FITS, UNKNOWN, NOWHERE)
         }
+
+
+def _list_pod_names(pods: Iterable[Pod], *, has_several_nodes: bool) -> list[str]:
+    return [f"{format_key(pod)} on {get_node_name(pod)}" if has_several_nodes else format_key(pod) for pod in pods]
 
 
 def _build_pod_data(pod: Pod) -> Object:
@@ -391,15 +423,17 @@ def _iter_drain_warnings(
     snapshot: ClusterSnapshot, classification: PodClassification, displaced: Iterable[Pod], options: DrainOptions
 ) -> Iterator[str]:
     """Yield warnings about the drain options, and about pods that may be recreated on the same node."""
+    has_several_nodes = len(snapshot.node_objects) > 1
     if options.pod_selector and not classification.leaving:
-        nodes = "these nodes" if len(snapshot.node_objects) > 1 else f'node "{next(iter(snapshot.node_objects))}"'
+        nodes = "these nodes" if has_several_nodes else f'node "{next(iter(snapshot.node_objects))}"'
         yield f"pod selector {options.pod_selector} matches no pod that would leave {nodes}"
     if options.disable_eviction:
         yield DELETION_WARNING
     taints = (snapshot.group.drain_taint, UNSCHEDULABLE_TAINT)
-    returning = [format_key(pod) for pod in displaced if all(tolerates(pod, taint, NO_SCHEDULE) for taint in taints)]
+    returning = [pod for pod in displaced if all(tolerates(pod, taint, NO_SCHEDULE) for taint in taints)]
     if returning:
+        names = format_first_names(_list_pod_names(returning, has_several_nodes=has_several_nodes), MAX_NAMED_PODS)
         yield (
             f"{format_count(len(returning), 'pod')} may be recreated on the same node, "
-            f"because of tolerations for the taints of the maintenance: {format_first_names(returning, MAX_NAMED_PODS)}"
+            f"because of tolerations for the taints of the maintenance: {names}"
         )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from console.operations.descriptions import format_seconds
 from console.operations.maintenance_preview import MAX_NAMED_PODS, MaintenancePreview
 from kube.capacity import NOWHERE
-from kube.pods import Pod, format_key
+from kube.pods import Pod
 from kube.text_limits import format_count, format_first_names
+from kube.times import format_seconds
 from kube.virtualization.drain_forecast import build_warnings, describe_migrating_vms
 
 
@@ -45,7 +45,7 @@ def list_block_causes(preview: MaintenancePreview) -> list[str]:
     """Return one line for each cause that will block the drain, the causes with the most pods first."""
     return [
         f"{format_count(len(group.pods), 'pod')} will block the drain: {group.message}: "
-        f"{group.format_pods(MAX_NAMED_PODS)}"
+        f"{format_first_names(preview.list_blocked_names(group), MAX_NAMED_PODS)}"
         for group in preview.blocking_groups
     ]
 
@@ -53,9 +53,9 @@ def list_block_causes(preview: MaintenancePreview) -> list[str]:
 def _iter_data_loss_lines(preview: MaintenancePreview) -> Iterator[str]:
     """Yield a line each for bare pods and for emptyDir data that will be lost, worded like the webhook's warnings."""
     if preview.bare:
-        yield "no controller will recreate {} after the eviction: {}".format(*_format_pods(preview.bare))
+        yield "no controller will recreate {} after the eviction: {}".format(*_format_pods(preview, preview.bare))
     if preview.losing_data:
-        yield "emptyDir data of {} will be lost: {}".format(*_format_pods(preview.losing_data))
+        yield "emptyDir data of {} will be lost: {}".format(*_format_pods(preview, preview.losing_data))
 
 
 def list_vm_lines(preview: MaintenancePreview) -> list[str]:
@@ -66,7 +66,7 @@ def list_vm_lines(preview: MaintenancePreview) -> list[str]:
 
 def _iter_capacity_lines(preview: MaintenancePreview) -> Iterator[str]:
     if rejected := [placement.pod for placement in preview.select_placements(NOWHERE)]:
-        yield "no other node has capacity for {}: {}".format(*_format_pods(rejected))
+        yield "no other node has capacity for {}: {}".format(*_format_pods(preview, rejected))
 
 
 def list_duration_lines(preview: MaintenancePreview) -> list[str]:
@@ -78,6 +78,6 @@ def list_duration_lines(preview: MaintenancePreview) -> list[str]:
     return [*([by_drains] if by_drains else []), *([by_grace] if seconds else [])]
 
 
-def _format_pods(pods: Sequence[Pod]) -> tuple[str, str]:
+def _format_pods(preview: MaintenancePreview, pods: Sequence[Pod]) -> tuple[str, str]:
     """Return the number of pods, and the names of the first ones."""
-    return format_count(len(pods), "pod"), format_first_names(list(map(format_key, pods)), MAX_NAMED_PODS)
+    return format_count(len(pods), "pod"), format_first_names(preview.list_pod_names(pods), MAX_NAMED_PODS)

@@ -14,6 +14,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from console.operations.budget_hints import BudgetHints
 from console.operations.descriptions import (
     PHASE_CORDONING,
     PHASE_FAILING,
@@ -59,7 +60,8 @@ ERROR_VERBS = {FAILED: "failed", PHASE_FAILING: "fails", PHASE_WAITING: "waits"}
 
 Only in these phases does `lastError` explain why the maintenance makes no progress.
 """
-NO_HINTS: Mapping[str, Remedy] = {}
+NO_HINTS = BudgetHints({}, {})
+NO_NOTES: Mapping[str, Remedy] = {}
 DRAIN_EFFECT_COLORS = {MOVES: "green", RESTARTS: "yellow", STOPS: "yellow", BLOCKS: "red"}
 
 
@@ -140,8 +142,8 @@ def render_details(
     state: str,
     maintenances: Sequence[Maintenance],
     now: datetime,
-    budget_hints: Mapping[str, Remedy] = NO_HINTS,
-    repair_notes: Mapping[str, Remedy] = NO_HINTS,
+    budget_hints: BudgetHints = NO_HINTS,
+    repair_notes: Mapping[str, Remedy] = NO_NOTES,
     *,
     is_wide: bool = False,
 ) -> RenderableType:
@@ -165,7 +167,7 @@ def render_details(
 def _render_maintenance(
     maintenance: Maintenance,
     now: datetime,
-    budget_hints: Mapping[str, Remedy],
+    budget_hints: BudgetHints,
     repair_note: Remedy | None,
     *,
     is_wide: bool,
@@ -190,8 +192,12 @@ def _render_maintenance(
     if error := find_error_not_in_blocked_pods(status):
         parts.append(Text(f"Last error: {error}", "red"))
     if status.get("blockedPods"):
-        groups = group_blocked_pods(status["blockedPods"], format_full_name(maintenance))
-        parts += [Text(""), *_render_blocked(groups, now, budget_hints, is_wide=is_wide)]
+        commands = budget_hints.scale_commands
+        groups = [
+            group.add_scale_command(commands.get(group.budget_key, ""))
+            for group in group_blocked_pods(status["blockedPods"], format_full_name(maintenance))
+        ]
+        parts += [Text(""), *_render_blocked(groups, now, budget_hints.allowing, is_wide=is_wide)]
     parts += _render_pending(status)
     return parts
 
@@ -225,16 +231,14 @@ def _render_pending(status: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def _render_blocked(
-    groups: Iterable[BlockedGroup], now: datetime, budget_hints: Mapping[str, Remedy], *, is_wide: bool
+    groups: Iterable[BlockedGroup], now: datetime, hints: Mapping[str, Remedy], *, is_wide: bool
 ) -> list[RenderableType]:
     """Build the list of blocked pods, grouped by cause; a wide list contains every pod.
 
     Each name and each command is on its own line, so that users can copy it from a narrow terminal.
     """
     lines = chain.from_iterable(
-        _iter_blocked_lines(
-            group, now, len(group.pods) if is_wide else MAX_NAMED_PODS, budget_hints.get(group.budget_key)
-        )
+        _iter_blocked_lines(group, now, len(group.pods) if is_wide else MAX_NAMED_PODS, hints.get(group.budget_key))
         for group in groups
     )
     return [Text("BLOCKED", "bold"), *(_indent_line(line, columns) for columns, line in lines)]

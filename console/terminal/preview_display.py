@@ -15,7 +15,7 @@ from console.operations.preview_summary import list_duration_lines, list_vm_line
 from console.terminal.output import create_table, escape
 from kube.capacity import FITS, NOWHERE, UNKNOWN, Placement
 from kube.evictions.forecast import ADMITS, BLOCKS, IN_TURN, NEVER, RUNS_OUT, BudgetForecast
-from kube.pods import Pod, format_key
+from kube.pods import Pod
 from kube.text_limits import format_count, format_first_names
 from kube.virtualization.drain_forecast import BLOCKS as VMI_BLOCKS
 from kube.virtualization.drain_forecast import build_warnings
@@ -72,16 +72,16 @@ def _render_line(line: str) -> Padding:
 
 
 def _iter_blocked_lines(preview: MaintenancePreview, verbose: bool) -> Iterator[str]:
-    nodes = {f"{pod['namespace']}/{pod['name']}": pod["node"] for pod in preview.blocked}
     for group in preview.blocked_groups:
-        count, pods = format_count(len(group.pods), "pod"), "" if verbose else f": {group.format_pods(MAX_NAMED_PODS)}"
-        yield f"{count}, {group.reason}: {group.message}{pods}"
+        names = preview.list_blocked_names(group)
+        examples = "" if verbose else f": {format_first_names(names, MAX_NAMED_PODS)}"
+        yield f"{format_count(len(names), 'pod')}, {group.reason}: {group.message}{examples}"
         for remedy in group.remedies:
             yield f"  {remedy.text}{':' if remedy.command else ''}"
             if remedy.command:
                 yield f"    {remedy.command}"
         if verbose:
-            yield from (f"  {key} on {nodes[key]}" for key in group.pods)
+            yield from (f"  {name}" for name in names)
 
 
 def _iter_budget_lines(budgets: Iterable[BudgetForecast], verbose: bool) -> Iterator[str]:
@@ -109,13 +109,13 @@ def _describe_budget(item: BudgetForecast) -> str:
 
 def _iter_lost_lines(preview: MaintenancePreview, verbose: bool) -> Iterator[str]:
     if preview.losing_data:
-        yield _format_pods("{} will lose emptyDir data", preview.losing_data, verbose)
+        yield _format_pods(preview, "{} will lose emptyDir data", preview.losing_data, verbose)
     if preview.bare:
-        yield _format_pods("{} without a controller will not be recreated", preview.bare, verbose)
+        yield _format_pods(preview, "{} without a controller will not be recreated", preview.bare, verbose)
 
 
-def _format_pods(template: str, pods: Sequence[Pod], verbose: bool) -> str:
-    names = format_first_names(list(map(format_key, pods)), len(pods) if verbose else MAX_NAMED_PODS)
+def _format_pods(preview: MaintenancePreview, template: str, pods: Sequence[Pod], verbose: bool) -> str:
+    names = format_first_names(preview.list_pod_names(pods), len(pods) if verbose else MAX_NAMED_PODS)
     return f"{template.format(format_count(len(pods), 'pod'))}: {names}"
 
 
@@ -123,7 +123,7 @@ def _iter_ignored_pod_lines(preview: MaintenancePreview, verbose: bool) -> Itera
     for reason, count in sorted(Counter(reason for _, reason in preview.ignored).items()):
         pods = [pod for pod, pod_reason in preview.ignored if pod_reason == reason]
         yield f"{format_count(count, 'pod')}: {reason}"
-        yield from (f"  {format_key(pod)}" for pod in pods if verbose)
+        yield from (f"  {name}" for name in preview.list_pod_names(pods) if verbose)
 
 
 def _iter_capacity_lines(preview: MaintenancePreview, verbose: bool) -> Iterator[str]:
@@ -133,18 +133,22 @@ def _iter_capacity_lines(preview: MaintenancePreview, verbose: bool) -> Iterator
     fitting, unknown, rejected = map(preview.select_placements, (FITS, UNKNOWN, NOWHERE))
     if preview.placements:
         yield f"{len(fitting)} of {format_count(len(preview.placements), 'displaced pod')} fit"
-    yield from (f"  {format_key(item.pod)} for example on {item.node}" for item in fitting if verbose)
-    yield from _iter_reason_lines("unknown", unknown, verbose)
-    yield from _iter_reason_lines("no node has capacity", rejected, verbose)
+    if verbose:
+        names = preview.list_pod_names(item.pod for item in fitting)
+        yield from (f"  {name} could move to {item.node}" for name, item in zip(names, fitting, strict=True))
+    yield from _iter_reason_lines(preview, "unknown", unknown, verbose)
+    yield from _iter_reason_lines(preview, "no node has capacity", rejected, verbose)
 
 
-def _iter_reason_lines(verdict: str, placements: Sequence[Placement], verbose: bool) -> Iterator[str]:
+def _iter_reason_lines(
+    preview: MaintenancePreview, verdict: str, placements: Sequence[Placement], verbose: bool
+) -> Iterator[str]:
     """Yield one line per reason, with the number and the names of the displaced pods, and `verdict`."""
     pods_by_reason: dict[str, list[Pod]] = {}
     for placement in placements:
         pods_by_reason.setdefault(placement.reason, []).append(placement.pod)
     for reason, pods in sorted(pods_by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
-        yield f"{_format_pods('{}', pods, verbose)}: {verdict}, {reason}"
+        yield f"{_format_pods(preview, '{}', pods, verbose)}: {verdict}, {reason}"
 
 
 def _iter_duration_lines(preview: MaintenancePreview) -> Iterator[str]:

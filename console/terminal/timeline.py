@@ -41,9 +41,10 @@ def format_trees(trees: Sequence[Tree]) -> Iterator[str]:
         if number:
             yield ""
         branches = list(tree.iter_branches())
-        yield _format_heading(tree, [branch for _, branch in branches])
-        if origin := find_origin(branch.entry.event for _, branch in branches).format():
-            yield f"  {escape(origin)}"
+        origin = find_origin(branch.entry.event for _, branch in branches)
+        yield _format_heading(tree, [branch for _, branch in branches], is_given_up=bool(origin.given_up))
+        if text := origin.format():
+            yield f"  {escape(text)}"
         start = min(branch.entry.arrived for _, branch in branches)
         slowest, longest = _find_slowest_branch(branches), _find_longest_attempt(branches)
         for (is_idle, idle_depth), group in groupby(branches, _get_fold_key):
@@ -98,10 +99,12 @@ def _format_idle_events(depth: int, branches: Sequence[Branch], start: datetime)
     return f"{first_offset:+9.3f} s  {text:{TYPE_WIDTH}} {'':{DELAY_WIDTH}}  no effects until {last_offset:+.3f} s"
 
 
-def _format_heading(tree: Tree, branches: Sequence[Branch]) -> str:
+def _format_heading(tree: Tree, branches: Sequence[Branch], *, is_given_up: bool) -> str:
     arrivals = [branch.entry.arrived for branch in branches]
     duration = (max(arrivals) - min(arrivals)).total_seconds()
     counts = [f"{format_count(len(branches), 'event')} in {duration:.3f} s", *_format_outcome_counts(branches)]
+    if is_given_up:
+        counts.append(click.style("given up", fg="yellow", bold=True))
     name = f"{tree.name} ({tree.uid})"
     title = f"{name}, node {tree.node}" if tree.kind == "NodeMaintenance" else f"{tree.kind} {name}"
     shown_title = click.style(escape(title) if tree.uid else "Without a maintenance", bold=True)
@@ -194,7 +197,7 @@ def _format_dead_letter(dead_letter: DeadLetter) -> str:
 
 
 def format_origins(origins: Mapping[tuple[str, str], Origin]) -> Iterator[str]:
-    """Yield a line for each maintenance with a known origin: who started or ended it, or its reason."""
+    """Yield a line for each maintenance with a known origin: who started or ended it, why, or that it was given up."""
     for (uid, name), origin in origins.items():
         if text := origin.format():
             yield escape(f"{name} ({uid}): {text}")

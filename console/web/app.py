@@ -97,6 +97,7 @@ def _add_pages(app: Flask, context: ConsoleContext) -> None:
     add("/nodes", "nodes", nodes.nodes)
     add("/nodes/<name>", "node", nodes.node)
     add("/nodes/<name>/machines", "machines", nodes.machines)
+    add("/nodes/<name>/scale-commands", "scale_commands", nodes.scale_commands)
     add("/live/nodes", "live_nodes", nodes.live_nodes)
     add("/live/nodes/<name>", "live_node", nodes.live_node)
     add("/start", "start", maintenances.start, "GET", "POST")

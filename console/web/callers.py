@@ -12,6 +12,7 @@ The console runs in one of three modes:
   its own account is allowed to; otherwise it acts under its own account.
 
 Touches: subjectaccessreviews create; nodes get; pods get, list; poddisruptionbudgets get, list; daemonsets get;
+deployments get; replicasets get; statefulsets get;
 nodemaintenances get, list, create, patch, delete; requesters assert;
 mutexrunconfigs get, list; mutexrules get; mutextargets get; virtualmachines get; virtualmachineinstances get;
 virtualmachineinstancemigrations list; kubevirts list; configmaps list; hyperconvergeds list.
@@ -20,17 +21,19 @@ virtualmachineinstancemigrations list; kubevirts list; configmaps list; hypercon
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import ip_address, ip_network
 
 from flask import Request
 
+from console.operations.budget_hints import SCALABLE_KINDS, read_scale_commands
 from console.operations.node_vmis import NodeVmis, read_vmis
 from kube.client.access_reviews import Permission, build_forbidden_error, is_allowed, whoami
 from kube.client.api import Api, gather_all
 from kube.client.api_errors import Denied
+from kube.maintenance.blocked_groups import BlockedGroup
 from kube.maintenance.groups import MEDIK8S, ApiGroup
 from kube.mutex.objects import API_PATH, PLURALS, RUN_KIND
 
@@ -48,6 +51,11 @@ READ_VMS = (
     *(Permission("list", kind, "kubevirt.io") for kind in ("virtualmachineinstancemigrations", "kubevirts")),
 )
 """Permissions to read the virtual machines on a node."""
+READ_WORKLOADS = (
+    *(GET_PODS, GET_BUDGETS),
+    *(Permission("get", plural, "apps") for plural in SCALABLE_KINDS.values()),
+)
+"""Permissions to read the workloads of blocked pods, and the PodDisruptionBudgets that block the pods."""
 LIST_CERTIFICATES = (Permission("list", "configmaps"),)
 """Permissions to list the certificates, which `renew-certificates` publishes in ConfigMaps."""
 READ_CPU_LABELS = (
@@ -111,6 +119,14 @@ class Caller:
         except Denied as error:
             return NodeVmis([], f'cannot show the virtual machines of node "{node}": {error.message}')
         return await read_vmis(await self.get_api(), node)
+
+    async def read_scale_commands(self, groups: Collection[BlockedGroup]) -> dict[str, str]:
+        """Return the commands that `read_scale_commands` finds, or none if the caller may not read all workloads."""
+        try:
+            await self.require(READ_WORKLOADS)
+        except Denied:
+            return {}
+        return await read_scale_commands(await self.get_api(), groups)
 
 
 IdentifyCaller = Callable[[Request], Caller]

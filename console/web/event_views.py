@@ -32,6 +32,7 @@ from eventing.events import (
     shorten_type,
 )
 from eventing.journal.entries import REDRIVE_PREFIX, Entry, Query, get_object_identity
+from eventing.journal.origins import find_origin
 from eventing.journal.store import Journal
 from eventing.replay.object_changes import MUTEX_OBJECT_KINDS
 from kube.client.api_errors import Unavailable
@@ -200,6 +201,7 @@ def render_timeline(journal: Journal, uid: str, **template_values: str) -> str:
         before=before,
         entries=entries,
         idle_count=len(recorded) - len(entries),
+        given_up=find_origin(entry.event for entry in recorded).given_up,
         diagram=swimlanes.build_diagram(entries),
         swimlanes=swimlanes,
         is_failed=is_failed,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from flask import Response, render_template, request, stream_template
 from werkzeug.exceptions import NotFound
 
+from console.operations.budget_hints import list_budget_groups
 from console.operations.descriptions import find_error_not_in_blocked_pods, get_phase_label
 from console.web.cluster_state import ClusterState
 from console.web.context import ConsoleContext
@@ -102,13 +103,18 @@ class NodeViews:
         """Render the details of one node."""
         state, user = self._context.read_state()
         _require_node(state, name)
-        values = {**_build_details(state, name), **self._read_vmi_values(name)}
+        values = {**_build_details(state, name), **self._read_scale_values(state, name), **self._read_vmi_values(name)}
         return render_template("node.html", user=user, version=state.version, **values)
 
     def machines(self, name: str) -> str:
         """Render the node's virtual machines; the page repeats the request after each `moved` event."""
         self._context.read_state()
         return render_template("machines.html", **self._read_vmi_values(name))
+
+    def scale_commands(self, name: str) -> str:
+        """Render the commands that scale up blocked workloads; the page repeats the request after `moved` events."""
+        state, _ = self._context.read_state()
+        return render_template("scale_commands.html", **self._read_scale_values(state, name))
 
     def live_node(self, name: str) -> Response:
         """Stream the changes to the details; a `moved` event makes the page reload the timeline and the VMs."""
@@ -131,6 +137,18 @@ class NodeViews:
                 before = after
 
         return self._streams.build_response(iter_messages())
+
+    def _read_scale_values(self, state: ClusterState, name: str) -> Object:
+        """Return the groups of blocked pods whose workload a command can scale up, as values for the template.
+
+        They are not part of the details, because all pages share these, and only some callers may read workloads.
+        """
+        groups = list_budget_groups(_select_maintenances(state, name))
+        commands = self._context.client.run(self._context.get_caller().read_scale_commands(groups)) if groups else {}
+        scalable = [
+            group.add_scale_command(commands[group.budget_key]) for group in groups if group.budget_key in commands
+        ]
+        return {"scale_groups": scalable}
 
     def _read_vmi_values(self, name: str) -> Object:
         """Return the values for the template of the virtual machines; `vmis` is None on a cluster without KubeVirt."""

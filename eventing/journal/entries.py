@@ -16,10 +16,10 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing.dead_letters import DeadLetter, parse_dead_letter
-from eventing.events import ATTEMPTS_MADE, FAILURE_TYPES, NODE_RESTORED, RESYNC_SOURCE, SOURCE_PREFIX, TICK
+from eventing.events import ATTEMPTS_MADE, FAILURE_TYPES, RESYNC_SOURCE, SOURCE_PREFIX, TICK
 from eventing.extensions import EXTENSION_OF_KIND
 from eventing.http_binding import BadEvent
-from eventing.journal.origins import select_origin_fields
+from eventing.journal.origins import is_restored_without_node, select_origin_fields
 from kube.text_limits import truncate
 
 MAX_ATTEMPT_SECONDS, MAX_STATUS = 1e6, 999
@@ -170,7 +170,7 @@ class Entry:
     @property
     def is_node_deleted(self) -> bool:
         """Return whether the event reports that the maintenance has ended and its node no longer exists."""
-        return self.event.get_type() == NODE_RESTORED and bool(_as_mapping(self.event.get_data()).get("nodeDeleted"))
+        return is_restored_without_node(self.event)
 
     @property
     def is_idle_tick(self) -> bool:
@@ -311,16 +311,16 @@ def split_into_batches(
 def strip_data(entry: Entry) -> Entry:
     """Return the entry without most of its event's data and its replies' data, for a list of many entries.
 
-    The data keeps only what identifies the object and node that the event is about, and who started and ended a
-    maintenance. It also keeps whether the node no longer exists, and why a step failed. A reply keeps its id and type,
-    and why a step failed.
+    The data keeps only what identifies the object and node that the event is about, who started and ended a
+    maintenance, and how far its drain was. It also keeps whether the node no longer exists, and why a step failed. A
+    reply keeps its id and type, and why a step failed.
     """
     uid, name = get_object_identity(entry.event)
     metadata = {"name": entry.node} if entry.event.get_extension("kind") == "Node" else {"uid": uid, "name": name}
     data: dict[str, Any] = {"metadata": metadata, "spec": {"nodeName": entry.node}}
     if entry.event.get_extension("kind") == "NodeMaintenance":
-        metadata_fields, spec_fields = select_origin_fields(_as_mapping(entry.event.get_data()))
-        data = {"metadata": {**metadata, **metadata_fields}, "spec": {**data["spec"], **spec_fields}}
+        metadata_fields, spec_fields, status = select_origin_fields(_as_mapping(entry.event.get_data()))
+        data = {"metadata": {**metadata, **metadata_fields}, "spec": {**data["spec"], **spec_fields}, "status": status}
     if entry.event.get_type() in FAILURE_TYPES:
         data |= _select_failure_fields(entry.event.get_data())
     if entry.is_node_deleted:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from shlex import quote
 from typing import Any, NamedTuple
 
@@ -74,6 +74,13 @@ class BlockedGroup:
         """Return the remedies, preceded by the message unless the PDB's counts already state its content."""
         has_counts = self.reason == "DisruptionBudget" and self.remedies
         return self.remedies if has_counts else (Remedy(self.message), *self.remedies)
+
+    def add_scale_command(self, command: str) -> BlockedGroup:
+        """Return the group with the command for the remedy that asks for more ready pods, "" if it is unknown."""
+        if not command or self.reason != "DisruptionBudget" or self.remedies[0].command:
+            return self
+        first, *others = self.remedies
+        return replace(self, remedies=(first._replace(command=command), *others))
 
     def format_pods(self, max_count: int = 1) -> str:
         """Return the names of the first pods, and the number of the other pods."""

@@ -6,11 +6,12 @@ import shlex
 
 import pytest
 
+from console.operations.budget_hints import read_budget_hints
 from kube.client.api import STRATEGIC_MERGE_PATCH
 from kube.evictions.requests import build_pod_path
 from kube.maintenance.blocked_groups import BlockedGroup, group_blocked_pods
 from kube.maintenance.objects import format_full_name, get_blocked_pods
-from kube.paths import Object
+from kube.paths import DEFAULT_NAMESPACE, Object
 from tests.chain.environment import EventChainEnvironment
 from tests.proofs import proves
 
@@ -36,7 +37,12 @@ def execute_remedy_and_wait_for_success(environment: EventChainEnvironment, path
     group = wait_for_cause_of_blockage(environment, path)
     assert group.reason == expected_reason
 
-    program, *arguments = shlex.split(group.remedies[-1].command)
+    execute_command_and_wait_for_success(environment, path, group.remedies[-1].command)
+
+
+def execute_command_and_wait_for_success(environment: EventChainEnvironment, path: str, command: str) -> None:
+    """Execute the suggested command as printed, and delete the maintenance after its drain has succeeded."""
+    program, *arguments = shlex.split(command)
     assert program == "kubectl"
     environment.cluster.kubectl(*arguments)
 
@@ -57,6 +63,23 @@ def test_suggested_change_of_pdb_unblocks_pod(environment: EventChainEnvironment
     environment.create_budget(namespace, LABELS, name="web", disruptions_allowed=0, **limit)
 
     execute_remedy_and_wait_for_success(environment, environment.create_maintenance(node), "DisruptionBudget")
+
+
+@pytest.mark.parametrize("limit", [1, "60%"], ids=["number", "percentage"])
+def test_suggested_scale_command_unblocks_pod(environment: EventChainEnvironment, limit: int | str) -> None:
+    """Check that the suggested number of replicas makes the PDB allow the eviction of the Deployment's pod."""
+    node, other_node, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
+    environment.create_deployment(namespace, node, 1)
+    environment.create_budget(namespace, LABELS, name="web", disruptions_allowed=0, minAvailable=limit)
+    path = environment.create_maintenance(node)
+    group = wait_for_cause_of_blockage(environment, path)
+    client = environment.client
+    hints = client.run(read_budget_hints(client.api, [client.get(path)], DEFAULT_NAMESPACE))
+    remedy = group.add_scale_command(hints.scale_commands[group.budget_key]).remedies[0]
+    environment.allow_deployment_on_node(namespace, other_node)
+
+    assert remedy.command == f"kubectl scale deployment/web -n {namespace} --replicas={2 if limit == 1 else 3}"
+    execute_command_and_wait_for_success(environment, path, remedy.command)
 
 
 def test_suggested_unhealthy_pod_policy_unblocks_unready_pod(environment: EventChainEnvironment) -> None:

@@ -11,6 +11,7 @@ from kube.budgets import (
     LOOSER_BUDGET_PATTERN,
     BlockedPod,
     build_blocked_by_budget,
+    count_missing_replicas,
     covers,
     list_paths_of_covering_budgets,
     may_evict_unready_pod,
@@ -55,6 +56,28 @@ def test_unready_pods_use_no_allowed_disruption(policy: str, healthy: int, neede
     assert (get_names(admitted), get_names(waiting)) == (
         (["unready"], ["ready"]) if is_admitted else ([], ["ready", "unready"])
     )
+
+
+@pytest.mark.parametrize(
+    ("limit", "healthy", "count"),
+    [
+        pytest.param({"minAvailable": 3}, 3, 1, id="number"),
+        pytest.param({"minAvailable": 3}, 2, 2, id="number, one pod unready"),
+        pytest.param({"minAvailable": "80%"}, 3, 2, id="percentage, rounded up"),
+        pytest.param({"minAvailable": "99%"}, 3, 0, id="percentage, too many replicas"),
+        pytest.param({"minAvailable": "100%"}, 3, 0, id="all pods"),
+        pytest.param({"maxUnavailable": 0}, 3, 0, id="no unavailable pod"),
+        pytest.param({"maxUnavailable": 1}, 2, 0, id="unready pod uses up the limit"),
+        pytest.param({"maxUnavailable": "30%"}, 2, 1, id="percentage of unavailable pods"),
+    ],
+)
+def test_missing_replicas_are_counted_by_rules_of_api_server(limit: Object, healthy: int, count: int) -> None:
+    """Check the number of replicas that let a PDB of three expected pods allow an eviction, 0 if none do."""
+    budget = make_budget(healthy=healthy)
+    budget["spec"] |= limit
+    budget["status"]["expectedPods"] = 3
+
+    assert count_missing_replicas(budget) == count
 
 
 def test_pdb_without_status_allows_no_eviction() -> None:

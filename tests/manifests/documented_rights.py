@@ -27,7 +27,7 @@ GROUPS_BY_RESOURCE = {
     "requesters": ("nodemaintenance.dev",),
     "poddisruptionbudgets": ("policy",),
     "daemonsets": ("apps",),
-    "replicasets": ("apps",),
+    **dict.fromkeys(("deployments", "replicasets", "statefulsets"), ("apps",)),
     "leases": ("coordination.k8s.io",),
     "triggers": ("eventing.knative.dev",),
     "brokers": ("eventing.knative.dev",),

@@ -94,9 +94,11 @@ def test_dry_run_of_several_nodes_counts_shared_pdb_once(
     lines = run_command("start", *nodes, "--dry-run").stdout.splitlines()
     items = json.loads(run_command("start", *nodes, "--dry-run", "-o", "json").stdout)["items"]
 
-    assert lines[0].startswith("would evict pod default/replicaset-")
-    assert lines[1].endswith(" in turn, when its budget allows it again")
-    assert lines[2] == "1 pod leaves now, 1 pod leaves in turn"
+    assert [lines[0], lines[2]] == [f"node/{node}:" for node in nodes]
+    pod_lines = sorted((lines[1], lines[3]), key=len)
+    assert pod_lines[0].startswith("  would evict pod default/replicaset-")
+    assert pod_lines[1].endswith(" in turn, when its budget allows it again")
+    assert lines[4] == "1 pod leaves now, 1 pod leaves in turn"
     assert [len(item["evicted"]) + len(item["later"]) for item in items] == [1, 1]
     assert [item["blockedPods"] for item in items] == [[], []]
 

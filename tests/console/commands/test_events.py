@@ -134,6 +134,45 @@ def test_past_maintenance_names_users_and_reason(journal_url: str, options: tupl
     assert "Requested by alice; reason: replace a disk; ended by bob\n" in ended_output
 
 
+@pytest.mark.parametrize(
+    ("status", "recorded_end", "text"),
+    [
+        ({"phase": "Running", "evictionPods": 5, "pendingCount": 2}, None, "given up after 3m: 2 of 5 pods remained"),
+        ({}, None, "given up after 3m"),
+        ({"phase": "Succeeded", "evictionPods": 5, "pendingCount": 0}, None, ""),
+        ({"phase": "Running", "evictionPods": 5, "pendingCount": 1}, (events.NODE_DRAINED, {}), ""),
+        (
+            {"phase": "Running", "evictionPods": 5, "pendingCount": 1},
+            (events.NODE_RESTORED, {"nodeDeleted": True}),
+            "",
+        ),
+        ({"phase": "Failed"}, None, ""),
+    ],
+    ids=["running", "no status", "succeeded", "drained, not reported", "node deleted", "failed"],
+)
+def test_drain_that_was_given_up_differs_from_finished_drain(
+    journal_url: str, status: dict[str, object], recorded_end: tuple[str, dict[str, bool]] | None, text: str
+) -> None:
+    """Check that tree and table state that a maintenance was deleted before its drain had succeeded."""
+    times = {"creationTimestamp": "2026-03-01T10:00:00Z", "deletionTimestamp": "2026-03-01T10:03:00Z"}
+    deleted = CloudEvent(
+        {"id": "deleted", "source": "/apis", "type": events.RESOURCE_UPDATED, "kind": "NodeMaintenance"},
+        {"metadata": {"name": "nm", "uid": "uid-1", **times}, "spec": {"nodeName": "node-1"}, "status": status},
+    )
+    end_type, data = recorded_end or (events.NODE_RESTORED, {})
+    end = build_event(end_type, "evict", MAINTENANCE, "node-1", cause=BEGUN, data=data)
+    with closing(Journal(journal_url)) as journal:
+        journal.write_events((event, START_TIME) for event in (ADDED, BEGUN, deleted, end))
+    arguments = ["events", "--journal", journal_url, "--maintenance", "nm", "-o"]
+
+    heading, *tree = CliRunner().invoke(cli, [*arguments, "tree"]).stdout.splitlines()
+    table = CliRunner().invoke(cli, [*arguments, "table"]).stdout
+
+    assert heading.endswith(", given up") == bool(text)
+    assert [line.strip().lower() for line in tree if "iven up" in line] == ([text] if text else [])
+    assert f"nm (uid-1): {text.capitalize()}\n" in table if text else "iven up" not in table
+
+
 def test_function_with_recorded_reply_but_no_attempt_is_not_missing(journal_url: str) -> None:
     """Check that a function whose reply is recorded is not reported as missing, even without a recorded attempt.
 

@@ -148,6 +148,21 @@ def test_client_dry_run_prints_note(run_command: RunCommand, node_name: str) -> 
     assert result.stderr.startswith("Note: --dry-run=client has the same effect as --dry-run=server")
 
 
+def test_dry_run_of_drain_lists_pods_below_their_nodes(
+    installed_cluster: LocalCluster, run_command: RunCommand, node_pair: tuple[str, str]
+) -> None:
+    """DRN-1: the dry run of a drain of several nodes lists each pod below its node."""
+    first, second = node_pair
+    create_and_wait(installed_cluster, build_pod(f"bare-{first}", first), build_pod(f"bare-{second}", second))
+
+    result = run_command("drain", first, second, "--force", "--dry-run")
+
+    assert result.stdout.splitlines() == [
+        *(f"node/{first}:", f"  would evict pod default/bare-{first}", f"node/{first} would be drained"),
+        *(f"node/{second}:", f"  would evict pod default/bare-{second}", f"node/{second} would be drained"),
+    ]
+
+
 def test_drain_cordons_all_nodes_before_first_eviction(
     installed_cluster: LocalCluster, run_command: RunCommand, node_pair: tuple[str, str]
 ) -> None:

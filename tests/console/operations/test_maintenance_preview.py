@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
 from typing import Any
@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 
 from console.operations import maintenance_preview
-from console.operations.descriptions import format_seconds
 from console.operations.maintenance_preview import MaintenancePreview, build_preview
 from console.operations.node_vmis import NodeVmis
 from console.operations.preview_snapshot import ClusterSnapshot
@@ -23,7 +22,7 @@ from kube.maintenance.groups import MEDIK8S
 from kube.nodes import MAINTENANCE_LABEL
 from kube.paths import Object
 from kube.pods import DrainOptions, Pod
-from kube.times import format_time
+from kube.times import format_seconds, format_time
 from kube.virtualization.drain_forecast import BLOCKS, MOVES, STOPS
 from tests.kube.samples import READY_CONDITIONS, make_budget, make_pod
 
@@ -70,15 +69,16 @@ def preview_pods(
     drains: Collection[RecordedDrain] = (),
     node_specs: Mapping[str, Object] = MappingProxyType({}),
     node_labels: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    drained: Sequence[str] = NODES,
 ) -> MaintenancePreview:
-    """Return the preview for draining `NODES`, with the given specs and labels; one other node remains."""
+    """Return the preview for draining the nodes `drained`; the nodes have the given specs and labels."""
     nodes = [
         *(make_named_node(name, spec=node_specs.get(name), **node_labels.get(name, {})) for name in NODES),
         make_named_node("other", other_cpu),
     ]
     snapshot = ClusterSnapshot(
         nodes=nodes if can_list_nodes else None,
-        node_objects={node["metadata"]["name"]: node for node in nodes},
+        node_objects={node["metadata"]["name"]: node for node in nodes if node["metadata"]["name"] in drained},
         pods=list(pods),
         other_pods=[],
         budgets=list(budgets),
@@ -86,7 +86,7 @@ def preview_pods(
         vmis={"node-1": NodeVmis(list(reports)), "node-2": NodeVmis([])},
         group=MEDIK8S,
     )
-    return build_preview(snapshot, NODES, options, NOW, drains)
+    return build_preview(snapshot, drained, options, NOW, drains)
 
 
 def get_names(pods: Iterable[Pod]) -> list[str]:
@@ -146,6 +146,35 @@ def test_preview_of_two_nodes_counts_shared_budget_once() -> None:
     assert "ns/db admits 4 of 8 pods now, and the others when replacements are ready" in " ".join(text.split())
 
 
+def test_pods_of_several_nodes_are_named_with_their_nodes() -> None:
+    """Check that the view names the node of each pod, unless the preview is about one node."""
+    pods = [*make_db_pods(2, "node-1", owner=""), *make_db_pods(1, "node-2")]
+    budget = make_budget("db", healthy=3, needed=3)
+
+    view = render(preview_pods(pods, [budget]))
+    moving = render(preview_pods(pods), verbose=True)
+    view_of_one_node = render(preview_pods(pods[:2], [budget], drained=["node-1"]), verbose=True)
+
+    assert "ns/db-node-1-0 on node-1, ns/db-node-1-1 on node-1, ns/db-node-2-0 on node-2" in " ".join(view.split())
+    assert "    ns/db-node-2-0 on node-2 could move to other" in moving.splitlines()
+    assert " on node-1" not in view_of_one_node
+
+
+def test_dry_run_groups_pods_of_several_nodes_by_node() -> None:
+    """Check that the lines of a dry run have a heading for each node, also for a node without pods."""
+    pods = [make_bound_pod("web"), make_bound_pod("daemon", owner="DaemonSet")]
+
+    lines = list(preview_pods(pods).format_pod_lines(has_headings=True))
+
+    assert lines == [
+        "node/node-1:",
+        "  would evict pod ns/web",
+        "  would ignore pod ns/daemon: pod of a DaemonSet",
+        "node/node-2:",
+        "  no pods",
+    ]
+
+
 def test_pods_that_one_pdb_blocks_are_one_cause() -> None:
     """Check that the display has one line for the PodDisruptionBudget, and lists the blocked pods if `verbose`."""
     preview = preview_pods(make_db_pods(15, "node-1"), [make_budget("db", healthy=15, needed=15)])
@@ -153,7 +182,7 @@ def test_pods_that_one_pdb_blocks_are_one_cause() -> None:
     assert preview.will_block
     assert [(group.budget, len(group.pods)) for group in preview.blocked_groups] == [("db", 15)]
     text, verbose_text = render(preview), render(preview, verbose=True)
-    cause = "15 pods, DisruptionBudget: budget db needs 15 healthy pods and has 15: ns/db-node-1-0, "
+    cause = "15 pods, DisruptionBudget: budget db needs 15 healthy pods and has 15: ns/db-node-1-0 on node-1, "
     assert " ".join(text.split()).count(cause) == 1
     assert "kubectl -n ns edit pdb db" in text
     assert "db-node-1-7" not in text
@@ -173,9 +202,8 @@ def test_pods_that_fit_nowhere_do_not_block() -> None:
     assert {placement.verdict for placement in preview.placements or []} == {NOWHERE}
     assert (len(preview.forecast.now), len(preview.forecast.later), preview.will_block) == (1, 3, False)
     assert format_summary(preview) == "Nothing known will block the drain."
-    assert "4 pods: ns/db-node-1-0, ns/db-node-1-1, ns/db-node-1-2 and 1 more: no node has capacity, " in " ".join(
-        render(preview).split()
-    )
+    names = "ns/db-node-1-0 on node-1, ns/db-node-1-1 on node-1, ns/db-node-1-2 on node-1 and 1 more"
+    assert f"4 pods: {names}: no node has capacity, " in " ".join(render(preview).split())
 
 
 def test_pods_are_grouped_by_outcome_of_drain() -> None:
@@ -286,7 +314,7 @@ def test_pod_with_volume_has_unknown_capacity() -> None:
     preview = preview_pods([make_bound_pod("db", spec={"volumes": [volume]})])
 
     assert [placement.reason for placement in preview.select_placements(UNKNOWN)] == ["volume data"]
-    assert "1 pod: ns/db: unknown, volume data" in render(preview)
+    assert "1 pod: ns/db on node-1: unknown, volume data" in render(preview)
 
 
 def test_pod_selector_without_match_causes_warning() -> None:
@@ -306,7 +334,7 @@ def test_pods_that_tolerate_taints_of_maintenance_cause_warning() -> None:
 
     assert preview.warnings == [
         "4 pods may be recreated on the same node, because of tolerations for the taints of the maintenance: "
-        "ns/web-0, ns/web-1, ns/web-2 and 1 more"
+        "ns/web-0 on node-1, ns/web-1 on node-1, ns/web-2 on node-1 and 1 more"
     ]
 
 

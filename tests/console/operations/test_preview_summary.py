@@ -36,8 +36,8 @@ def test_summary_lists_causes_of_blockage_and_lost_pods() -> None:
     assert [line.startswith(cause) for line in list_block_causes(preview)] == [True]
     counts, blocked, bare, capacity, _ = summarize_preview(preview)
     assert counts == "1 pod leaves now, 4 pods are blocked"
-    assert blocked.endswith(": ns/db-node-1-0, ns/db-node-1-1, ns/db-node-1-2 and 1 more")
-    assert bare == "no controller will recreate 1 pod after the eviction: ns/bare"
+    assert blocked.endswith(": ns/db-node-1-0 on node-1, ns/db-node-1-1 on node-1, ns/db-node-1-2 on node-1 and 1 more")
+    assert bare == "no controller will recreate 1 pod after the eviction: ns/bare on node-1"
     assert capacity.startswith("no other node has capacity for 3 pods: ns/db-node-1-")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
+from console.operations.budget_hints import BudgetHints
 from console.operations.descriptions import get_phase_label
 from console.operations.next_steps import suggest_node_steps
 from console.terminal.maintenance_display import (
@@ -224,6 +225,15 @@ def test_pods_blocked_by_same_cause_are_one_group() -> None:
     remedy = "1 more ready pod under this budget (repair unready pods, or scale up the workload)"
     assert f"    To unblock: {remedy}\n    or a looser budget:\n      kubectl -n shop edit pdb web\n" in text
     assert "Last error: nodes: no" in text
+
+
+def test_command_that_scales_up_workload_is_part_of_remedy() -> None:
+    command = "kubectl scale deployment/web -n shop --replicas=3"
+    hints = BudgetHints({}, {"shop/web": command})
+
+    text = render_text(render_details("node-1", "cordoned", [build_blocked_maintenance(2)], NOW, hints))
+
+    assert f"scale up the workload):\n      {command}\n    or a looser budget:\n" in text
 
 
 def test_time_of_next_eviction_attempt_is_shown() -> None:

@@ -47,6 +47,25 @@ def test_group_counts_events_of_idle_ticks_without_listing_them() -> None:
     assert group.idle_count == 1
 
 
+def test_group_shows_that_drain_was_given_up() -> None:
+    """Check that a group has the progress of a drain that the deletion of its maintenance ended."""
+    metadata = {"name": "nm", "uid": "uid", "creationTimestamp": "2026-03-01T10:00:00Z"}
+    deleted = CloudEvent(
+        {"id": "deleted", "source": "/apis", "type": events.RESOURCE_UPDATED, "kind": "NodeMaintenance"},
+        {
+            "metadata": {**metadata, "deletionTimestamp": "2026-03-01T10:03:00Z"},
+            "status": {"phase": "Running", "evictionPods": 5, "pendingCount": 2},
+        },
+    )
+    entries = [Entry(2, build_time(2), deleted), build_entry(1, events.PODS_EVICTED, "evict", 1)]
+
+    (group,) = group_by_object(entries)
+    (drained_group,) = group_by_object([*entries, build_entry(0, events.NODE_DRAINED, "evict", 0)])
+
+    assert group.given_up == "given up after 3m: 2 of 5 pods remained"
+    assert drained_group.given_up == ""
+
+
 def test_event_is_failed_unless_a_later_attempt_of_the_same_function_succeeded() -> None:
     """Check that dead letters and failure events count as failed, but events with a successful retry do not."""
     failed = build_entry(1, events.NODE_TAINTED, "taint", 1, "evict", "status", status=503)

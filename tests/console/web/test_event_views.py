@@ -29,6 +29,7 @@ from eventing.events import (
     NODE_RESTORED,
     NODE_TAINTED,
     RESOURCE_ADDED,
+    RESOURCE_UPDATED,
     ObjectReference,
     build_event,
     shorten_type,
@@ -372,6 +373,27 @@ def test_timeline_shows_last_drain_whose_first_events_were_removed(site: Site, t
             page = console.get("/timeline/past-1").text
 
     assert f"{shorten_type(event_type)}, emitted by restore" in page
+
+
+def test_events_page_and_timeline_show_that_drain_was_given_up(site: Site, tmp_path: Path) -> None:
+    """Check that both pages name the remaining pods of a maintenance that was deleted before its drain succeeded."""
+    times = {"creationTimestamp": "2026-03-01T10:00:00Z", "deletionTimestamp": "2026-03-01T10:03:00Z"}
+    reference = build_reference("past-1")
+    deleted = CloudEvent(
+        {"id": "deleted", "source": "/apis", "type": RESOURCE_UPDATED, "kind": "NodeMaintenance"},
+        {
+            "metadata": {"name": reference.name, "uid": reference.uid, **times},
+            "spec": {"nodeName": "past-1"},
+            "status": {"phase": "Running", "evictionPods": 5, "pendingCount": 2},
+        },
+    )
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        journal.write_event(deleted)
+        journal.write_event(build_event(NODE_RESTORED, "restore", reference, "past-1"))
+        with open_console(site, journal) as console:
+            pages = [console.get(path).text for path in ("/events", "/timeline/past-1")]
+
+    assert [page.count("given up after 3m: 2 of 5 pods remained") for page in pages] == [1, 1]
 
 
 def test_summary_of_event_contains_that_node_no_longer_exists(site: Site, tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_blocked_drain_shows_reason_and_continues(browser: Browser, environment:
     assert "budget web needs 3 healthy pods and has 3" in browser.get_cell_text(node, "why")
 
     browser.click(f"#{build_html_id(node)} th a")
-    browser.wait_until(lambda: "kubectl -n" in browser.get_text("main"))
+    browser.wait_until(lambda: "kubectl scale" in browser.get_text("main"))
     text = browser.get_text("main")
     for expected in (
         *("Running", "50 %, 3 of 6 pods remaining", "3 / 3", "1 more ready pod under this budget", "admin"),
@@ -172,9 +172,12 @@ def test_blocked_drain_shows_reason_and_continues(browser: Browser, environment:
     assert browser.driver.title == "held-1 · Node maintenance"
 
     environment.allow_deployment_on_node(namespace, environment.create_node("held-spare"))
-    environment.cluster.kubectl("scale", "deployment/web", "-n", namespace, "--replicas=4")
+    command = browser.get_text(".scale-commands code")
+    assert command == f"kubectl scale deployment/web -n {namespace} --replicas=4"
+    environment.cluster.kubectl(*command.split()[1:])
     browser.wait_until(lambda: "Succeeded" in browser.get_text("main"))
     assert "100 %" in browser.get_text("main")
+    browser.wait_until(lambda: browser.find_all(".scale-commands code") == [])
 
     browser.click(".actions summary")
     browser.click(".actions li a")

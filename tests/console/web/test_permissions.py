@@ -21,6 +21,7 @@ from kube.mutex.objects import RULE_KIND, RUN_KIND
 from localcluster import access
 from localcluster.access import UNPRIVILEGED
 from localcluster.http_receiver import Receiver, Response
+from localcluster.processes import wait_until_ready
 from localcluster.web_console import WebConsole
 from tests.chain.environment import EventChainEnvironment
 from tests.console.web.callers import (
@@ -200,6 +201,28 @@ def test_viewer_may_not_replay_or_redrive(
     assert "cannot" in response.text or not user
     assert function_receiver.requests == []
     assert list_attempts(journal_file) == []
+
+
+def test_commands_that_scale_up_require_permission_to_read_workloads(
+    token_console: Site, environment: EventChainEnvironment
+) -> None:
+    """Check that a node's page has the command for a blocked workload only if the caller may read the workload."""
+    node, namespace = environment.create_node(), environment.create_namespace()
+    environment.create_deployment(namespace, node, 1)
+    environment.create_budget(namespace, {"app": "web"}, name="web", disruptions_allowed=0, minAvailable=1)
+    path = environment.create_maintenance(node)
+    command = f"kubectl scale deployment/web -n {namespace} --replicas=2"
+    admin_headers, viewer_headers = (build_auth_header(environment, user) for user in (access.ADMIN, VIEWER))
+
+    for page_path in (f"/nodes/{node}/scale-commands", f"/nodes/{node}"):
+        wait_until_ready(
+            "the command",
+            lambda page_path=page_path: command in get_page(token_console, page_path, admin_headers).text,  # type: ignore[misc]
+            [],
+        )
+        viewer_page = get_page(token_console, page_path, viewer_headers)
+        assert (viewer_page.status_code, "kubectl scale" in viewer_page.text) == (200, False)
+    environment.request_deletion(path)
 
 
 CURRENT_STATE_PERMISSIONS = ("list nodes", "get nodes", "get pods", "get poddisruptionbudgets")
