@@ -26,7 +26,7 @@ COMMANDS = {
     "cordon": "Mark NODE unschedulable until it is uncordoned; its pods keep running.",
     "drain": "Cordon NODE and evict its pods, as kubectl drain does; NODE stays cordoned until it is uncordoned.",
     "uncordon": "Make NODE schedulable again after a drain.",
-    "certificates": "List certificates, with serial, dates and next renewal; or renew one now.",
+    "certificates": "List certificates, with expiry and next renewal; or renew one now.",
     "mutex": "Show upgrade runs, or resume a run that has stopped.",
     "must-gather": "Write maintenances, runs, nodes, virtual machines, budgets, events, pods and logs "
     "into one archive.",

@@ -40,7 +40,7 @@ from console.terminal.options import (
     namespace_option,
     output_option,
 )
-from console.terminal.output import confirm, escape, print_note, show_json, show_table
+from console.terminal.output import confirm, escape, print_note, show_described_rows, show_json
 from eventing.events import shorten_type
 from eventing.journal.entries import Entry, Query
 from eventing.replay.redrive import awaits_redrive, find_failed_function
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from eventing.journal.store import Journal
     from kube.client.sync_client import SyncClient
 
-COLUMNS = ("EVENT", "TYPE", "NODE", "AGE", "FUNCTION", "CODE", "REASON")
+COLUMNS = ("EVENT", "AGE", "CODE", "FUNCTION")
 
 
 @click.command
@@ -61,6 +61,8 @@ COLUMNS = ("EVENT", "TYPE", "NODE", "AGE", "FUNCTION", "CODE", "REASON")
 @cluster_options
 def deadletters(include_redriven: bool, journal: str, namespace: str, output: str) -> None:
     """List dead letters, each with the event, the function that did not accept it, and the reason.
+
+    The line below each dead letter names the event's type and node, and the reason.
 
     \b
     Example:
@@ -76,8 +78,8 @@ def deadletters(include_redriven: bool, journal: str, namespace: str, output: st
     show_json({"deadLetters": dead_letters}, output)
     if output == "table":
         now = datetime.now(timezone.utc)
-        rows = (_build_row(fields, now) for fields in dead_letters)
-        show_table(COLUMNS, rows, "No dead letters found.", keeps_first_column=True)
+        rows = [(_build_row(fields, now), _describe(fields, now)) for fields in dead_letters]
+        show_described_rows(COLUMNS, rows, "No dead letters found.")
         if any(fields["open"] for fields in dead_letters):
             click.echo(escape(_format_redrive_hint(journal, namespace)), err=True)
 
@@ -94,15 +96,15 @@ def _format_redrive_hint(journal: str, namespace: str) -> str:
 
 
 def _build_row(fields: dict[str, Any], now: datetime) -> tuple[str, ...]:
-    return (
-        fields["event"],
-        shorten_type(fields["type"]),
-        fields["node"],
-        format_age(fields["arrived"], now),
-        fields["function"] or fields["destination"],
-        str(fields["code"]),
-        " ".join(fields["reason"].split()) + _format_discard_or_redrive_note(fields, now),
-    )
+    function = fields["function"] or fields["destination"]
+    return (fields["event"], format_age(fields["arrived"], now), str(fields["code"]), function)
+
+
+def _describe(fields: dict[str, Any], now: datetime) -> str:
+    """Return the event's type and node, the reason, and whether the dead letter was discarded or redriven."""
+    node = f" of {fields['node']}" if fields["node"] else ""
+    reason = " ".join(fields["reason"].split()) or "no reason reported"
+    return f"{shorten_type(fields['type'])}{node}: {reason}{_format_discard_or_redrive_note(fields, now)}"
 
 
 def _format_discard_or_redrive_note(fields: dict[str, Any], now: datetime) -> str:

@@ -11,7 +11,7 @@ import json
 import sys
 import textwrap
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -85,19 +85,33 @@ def show(renderable: RenderableType) -> None:
     create_console().print(renderable)
 
 
-def show_table(
-    columns: Iterable[str], rows: Iterable[Iterable[str]], empty_message: str, *, keeps_first_column: bool = False
-) -> None:
-    """Escape the cells and print the table, or print `empty_message` if there are no rows.
-
-    With `keeps_first_column`, the cells of the first column stay on one line, so that a user can copy them, and only
-    the other columns wrap.
-    """
+def show_table(columns: Iterable[str], rows: Iterable[Iterable[str]], empty_message: str) -> None:
+    """Escape the cells and print the table, or print `empty_message` if there are no rows."""
     table = create_table(*columns)
-    table.columns[0].no_wrap = keeps_first_column
     for row in rows:
         table.add_row(*map(escape, row))
     show(table if table.rows else empty_message)
+
+
+def show_described_rows(columns: Sequence[str], rows: Sequence[tuple[Sequence[str], str]], empty_message: str) -> None:
+    """Escape and print rows of cells, each followed by indented lines with its description.
+
+    A long description does not make the columns narrower, so a user of a narrow terminal can copy whole cells. Without
+    rows, the function prints `empty_message`.
+    """
+    from rich.cells import cell_len, set_cell_size  # This slow import is not needed for JSON output.
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    cells = [columns, *(list(map(escape, row)) for row, _ in rows)]
+    widths = [max(map(cell_len, column)) + COLUMN_SPACING for column in zip(*cells, strict=True)]
+    headings, *lines = ("".join(map(set_cell_size, row, widths)).rstrip() for row in cells)
+    descriptions = (Padding(Text(escape(description)), (0, 0, 0, 2), expand=False) for _, description in rows)
+    parts: list[RenderableType] = [Text(headings, "bold")]
+    for line, description in zip(lines, descriptions, strict=True):
+        parts += [Text(line), description]
+    show(Group(*parts) if rows else empty_message)
 
 
 def show_json(value: Any, output: str = "json", *, indent: int | None = 2) -> None:

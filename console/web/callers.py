@@ -76,6 +76,17 @@ SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
 
 
 @dataclass(frozen=True)
+class ActionDenials:
+    """Why a caller may not start or stop a maintenance: the title of the disabled action, "" if it is permitted.
+
+    All callers with the same permissions have equal instances, and share the rendered parts of a page.
+    """
+
+    start: str = ""
+    stop: str = ""
+
+
+@dataclass(frozen=True)
 class Caller:
     """The caller of an HTTP request.
 
@@ -94,10 +105,31 @@ class Caller:
 
     async def require(self, permissions: Iterable[Permission]) -> None:
         """Raise a `Denied` that names the first missing permission, unless the caller has all these permissions."""
+        if missing := await self._find_missing(permissions):
+            raise build_forbidden_error(await self.get_name(), missing)
+
+    async def explain_denial(self, permissions: Iterable[Permission]) -> str:
+        """Return the title of a disabled action, which names the missing permission; "" if none of these is missing."""
+        missing = await self._find_missing(permissions)
+        return f"You cannot {missing.describe()}: ask for the ClusterRole maintenance-operator" if missing else ""
+
+    async def explain_action_denials(self, served_groups: Sequence[ApiGroup]) -> ActionDenials:
+        """Return which actions on maintenances a caller who may view the pages may not use.
+
+        The permission to delete the maintenances of one API group is sufficient to stop maintenances of this group.
+        """
+        start, *stops = await gather_all(
+            self.explain_denial(list_start_rights([])),
+            *(self.explain_denial(list_maintenance_rights("delete", [group])) for group in served_groups),
+        )
+        return ActionDenials(start, stops[0] if all(stops) else "")
+
+    async def _find_missing(self, permissions: Iterable[Permission]) -> Permission | None:
+        """Return the first of these permissions that the caller lacks, None if the caller has all of them."""
+        checked = list(permissions)
         groups = (*self.groups, *({AUTHENTICATED_GROUP} - {*self.groups}))
-        for permission in permissions:
-            if not await is_allowed(self.api, permission, self.user, groups):
-                raise build_forbidden_error(await self.get_name(), permission)
+        allowed = await gather_all(*(is_allowed(self.api, permission, self.user, groups) for permission in checked))
+        return next((permission for permission, has in zip(checked, allowed, strict=True) if not has), None)
 
     async def get_api(self) -> Api:
         """Return an API client that acts for the caller; it impersonates the proxy's user if the console may do so.
@@ -209,8 +241,9 @@ def list_start_rights(served_groups: Iterable[ApiGroup]) -> list[Permission]:
 
 
 def list_replay_rights(served_groups: Iterable[ApiGroup]) -> list[Permission]:
-    """Return the permissions for a replay, to read the maintenance and its node, pods and PodDisruptionBudgets."""
-    return [GET_NODES, GET_PODS, GET_BUDGETS, *list_maintenance_rights("get", served_groups)]
+    """Return the permissions for a replay: to start a maintenance, and to read maintenances, pods and budgets."""
+    get_rights = list_maintenance_rights("get", served_groups)
+    return [*list_start_rights(served_groups), GET_PODS, GET_BUDGETS, *get_rights]
 
 
 def list_run_replay_rights() -> list[Permission]:

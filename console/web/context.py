@@ -14,7 +14,7 @@ from werkzeug.exceptions import NotFound
 
 from console.operations import upgrade_runs
 from console.operations.components import may_component_be_installed
-from console.web.callers import Caller, IdentifyCaller, list_view_rights
+from console.web.callers import ActionDenials, Caller, IdentifyCaller, list_view_rights
 from console.web.cluster_state import ClusterState, ClusterWatcher
 from eventing.journal.store import Journal
 from kube.client.access_reviews import Permission
@@ -127,6 +127,14 @@ class ConsoleContext:
         caller, state = self.get_caller(), self.watcher.get_state()
         _, name = self.client.gather_all(caller.require(list_view_rights(state.groups)), caller.get_name())
         return state, str(name)
+
+    def read_action_denials(self, state: ClusterState) -> ActionDenials:
+        """Return which actions on maintenances the caller may not use, so that the page disables them."""
+        return self.client.run(self.get_caller().explain_action_denials(state.groups))
+
+    def explain_denial(self, rights: Iterable[Permission]) -> str:
+        """Return the title of an action that requires these permissions, "" if the caller has all of them."""
+        return self.client.run(self.get_caller().explain_denial(rights))
 
     def require(self, rights: Iterable[Permission]) -> None:
         """Raise `Denied` if the caller lacks one of the permissions."""

@@ -15,7 +15,7 @@ from console.operations.archive import redact_possible_secrets
 from console.operations.finished_drains import DRAIN_EVENT_TYPES
 from console.operations.replay import replay_dry_run
 from console.web import swimlanes
-from console.web.callers import list_mutex_read_rights, list_replay_rights, list_run_replay_rights, list_start_rights
+from console.web.callers import list_mutex_read_rights, list_replay_rights, list_run_replay_rights
 from console.web.context import ConsoleContext
 from console.web.event_filter import PAGE_SIZE, EventFilter, split_page
 from console.web.event_groups import KIND_LABELS, group_by_object, is_failed
@@ -35,6 +35,7 @@ from eventing.journal.entries import REDRIVE_PREFIX, Entry, Query, get_object_id
 from eventing.journal.origins import find_origin
 from eventing.journal.store import Journal
 from eventing.replay.object_changes import MUTEX_OBJECT_KINDS
+from kube.client.access_reviews import Permission
 from kube.client.api_errors import Unavailable
 from kube.maintenance.objects import get_node_name
 
@@ -123,11 +124,12 @@ class EventViews:
 
         An event about the upgrade mutex requires permission to read the mutex object.
         """
-        _, user = self._context.read_state()
+        state, user = self._context.read_state()
         entry = self._get_entry(seq)
         if entry.kind in MUTEX_OBJECT_KINDS:
             self._context.require(list_mutex_read_rights(entry.kind))
         tab = request.args.get("tab", "")
+        rights = [*list_replay_rights(state.groups), *_list_additional_replay_rights(entry)]
         return render_template(
             "event.html",
             **{"user": user, "entry": entry, "tabs": EVENT_TABS, "tab": tab if tab in EVENT_TABS else "summary"},
@@ -135,6 +137,7 @@ class EventViews:
             **{"object_name": get_object_identity(entry.event)[1], "redrive_prefix": REDRIVE_PREFIX},
             json=color_json(format_event_json(entry)) if tab == "json" else "",
             related=self._find_related_events(entry) if tab != "json" else {},
+            denial=self._context.explain_denial(rights) if tab == "replay" else "",
         )
 
     def _find_related_events(self, entry: Entry) -> dict[str, Entry]:
@@ -149,11 +152,9 @@ class EventViews:
 
         The caller needs the permissions for starting a maintenance and for reading the recorded objects.
         """
-        groups = self._context.watcher.get_state().groups
-        self._context.require([*list_start_rights(groups), *list_replay_rights(groups)])
+        self._context.require(list_replay_rights(self._context.watcher.get_state().groups))
         entry = self._get_entry(seq)
-        if entry.kind in MUTEX_OBJECT_KINDS:
-            self._context.require(list_run_replay_rights())
+        self._context.require(_list_additional_replay_rights(entry))
         api = self._context.client.run(self._context.get_caller().get_api())
         dry_run = replay_dry_run(entry, self._context.client, api, self._context.functions_url)
         return render_template(
@@ -185,6 +186,11 @@ class EventViews:
         if not entries or entries[0].seq != seq:
             raise NotFound(f"event {seq} not found: the journal may have removed it because of its age")
         return entries[0]
+
+
+def _list_additional_replay_rights(entry: Entry) -> list[Permission]:
+    """Return the additional permissions to replay an event of an upgrade run; none for other events."""
+    return list_run_replay_rights() if entry.kind in MUTEX_OBJECT_KINDS else []
 
 
 def render_timeline(journal: Journal, uid: str, **template_values: str) -> str:

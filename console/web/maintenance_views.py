@@ -141,6 +141,7 @@ class MaintenanceViews:
             preview=[line for line in preview if not any(line in item.warnings for item in previews.values())],
             not_previewed=len(offered) - len(previews) if action == START else 0,
             uids=[maintenance["metadata"]["uid"] for maintenance in shown_maintenances],
+            denials=self._context.read_action_denials(state),
         )
         return make_response(page)
 

@@ -9,6 +9,7 @@ from werkzeug.exceptions import NotFound
 
 from console.operations.budget_hints import list_budget_groups
 from console.operations.descriptions import find_error_not_in_blocked_pods, get_phase_label
+from console.web.callers import ActionDenials
 from console.web.cluster_state import ClusterState
 from console.web.context import ConsoleContext
 from console.web.maintenance_steps import build_steps
@@ -69,21 +70,22 @@ class NodeViews:
         """
         state, user = self._context.read_state()
         row_filter, row_order = _parse_filter(), _parse_order()
-        rows = state.rows
+        rows, denials = state.rows, self._context.read_action_denials(state)
         get_csrf_token()  # creates the CSRF token, because its cookie must precede the streamed page
         page = stream_template(
             "nodes.html",
             **{"user": user, "rows": row_order.sort(rows), "counts": count_by_state(rows), "version": state.version},
             **{"row_filter": row_filter, "row_order": row_order, "has_rows": any(map(row_filter, rows))},
-            columns=SORT_LABELS,
+            **{"columns": SORT_LABELS, "denials": denials},
         )
         return Response(join_chunks(page))
 
     def live_nodes(self) -> Response:
         """Stream the changes to the list since the version that the page shows."""
         state, _ = self._context.read_state()
+        denials = self._context.read_action_denials(state)
         is_current = get_version_shown_by_browser() == str(state.version)
-        initial_html = "" if is_current else render_once_per_state(state, "rows", lambda: _render_all_rows(state))
+        initial_html = "" if is_current else _render_all_rows_once_per_state(state, denials)
 
         def iter_messages() -> Iterator[str]:
             before = state
@@ -93,7 +95,7 @@ class NodeViews:
                 if newer is None:
                     yield KEEPALIVE_COMMENT
                     continue
-                if changes := render_row_changes_once_per_state(before, newer):
+                if changes := render_row_changes_once_per_state(before, newer, denials):
                     yield format_sse("rows", changes, newer.version)
                 before = newer
 
@@ -104,7 +106,8 @@ class NodeViews:
         state, user = self._context.read_state()
         _require_node(state, name)
         values = {**_build_details(state, name), **self._read_scale_values(state, name), **self._read_vmi_values(name)}
-        return render_template("node.html", user=user, version=state.version, **values)
+        denials = self._context.read_action_denials(state)
+        return render_template("node.html", user=user, version=state.version, denials=denials, **values)
 
     def machines(self, name: str) -> str:
         """Render the node's virtual machines; the page repeats the request after each `moved` event."""
@@ -120,8 +123,8 @@ class NodeViews:
         """Stream the changes to the details; a `moved` event makes the page reload the timeline and the VMs."""
         state, _ = self._context.read_state()
         _require_node(state, name)
-        shown_version = get_version_shown_by_browser()
-        current_parts = _render_parts_once_per_state(state, name)
+        shown_version, denials = get_version_shown_by_browser(), self._context.read_action_denials(state)
+        current_parts = _render_parts_once_per_state(state, name, denials)
 
         def iter_messages() -> Iterator[str]:
             before = current_parts if shown_version == str(state.version) else {}
@@ -129,7 +132,7 @@ class NodeViews:
                 if newer is None:
                     yield KEEPALIVE_COMMENT
                     continue
-                after = _render_parts_once_per_state(newer, name)
+                after = _render_parts_once_per_state(newer, name, denials)
                 changed = [part for part in after if before.get(part) != after[part]]
                 yield from (format_sse(part, after[part], newer.version) for part in changed)
                 if changed:
@@ -189,19 +192,25 @@ def _parse_order() -> RowOrder:
     return RowOrder(column if column in SORT_KEYS else DEFAULT_SORT, request.args.get("order") == "desc")
 
 
-def _render_all_rows(state: ClusterState) -> str:
+def _render_all_rows_once_per_state(state: ClusterState, denials: ActionDenials) -> str:
+    return render_once_per_state(state, ("rows", denials), lambda: _render_all_rows(state, denials))
+
+
+def _render_all_rows(state: ClusterState, denials: ActionDenials) -> str:
     """Render all rows and the parts next to the list, as htmx out-of-band swaps."""
-    return render_template("rows_all.html", rows=state.rows) + _render_summary(state)
+    return render_template("rows_all.html", rows=state.rows, denials=denials) + _render_summary(state)
 
 
-def render_row_changes_once_per_state(before: ClusterState, after: ClusterState) -> str:
+def render_row_changes_once_per_state(before: ClusterState, after: ClusterState, denials: ActionDenials) -> str:
     """Return the changes of the list as htmx out-of-band swaps, or "" if the list has not changed."""
-    return render_once_per_state(after, ("changed rows", before.version), lambda: _render_row_changes(before, after))
+    key = ("changed rows", before.version, denials)
+    return render_once_per_state(after, key, lambda: _render_row_changes(before, after, denials))
 
 
-def _render_row_changes(before: ClusterState, after: ClusterState) -> str:
+def _render_row_changes(before: ClusterState, after: ClusterState, denials: ActionDenials) -> str:
     """Render the changed rows, and the parts next to the list if they have changed, as htmx out-of-band swaps."""
-    changes = render_template("rows_changed.html", changes=list(diff_rows(before.rows, after.rows))).strip()
+    row_changes = list(diff_rows(before.rows, after.rows))
+    changes = render_template("rows_changed.html", changes=row_changes, denials=denials).strip()
     summary_before, summary = _render_summary(before), _render_summary(after)
     return changes + (summary if summary != summary_before else "")
 
@@ -233,17 +242,17 @@ def _build_details(state: ClusterState, name: str) -> Object:
     }
 
 
-def _render_parts_once_per_state(state: ClusterState, name: str) -> dict[str, str]:
-    return render_once_per_state(state, ("node", name), lambda: _render_parts(state, name))
+def _render_parts_once_per_state(state: ClusterState, name: str, denials: ActionDenials) -> dict[str, str]:
+    return render_once_per_state(state, ("node", name, denials), lambda: _render_parts(state, name, denials))
 
 
-def _render_parts(state: ClusterState, name: str) -> dict[str, str]:
+def _render_parts(state: ClusterState, name: str, denials: ActionDenials) -> dict[str, str]:
     """Render the parts of the details that change, keyed by the names of their server-sent events."""
     details = _build_details(state, name)
     return {
         "tag": render_template("node_tag.html", row=details["row"]),
         "status": render_template("node_status.html", **details) + render_stale_banner(state.stale_since),
-        "offers": render_template("offers.html", row=details["row"], at="node"),
+        "offers": render_template("offers.html", row=details["row"], at="node", denials=denials),
     }
 
 

@@ -44,7 +44,7 @@ class RedriveViews:
 
     def dead_letters(self) -> str:
         """Render the newest dead letters with their reasons: first open ones, then redriven or discarded ones."""
-        _, user = self._context.read_state()
+        state, user = self._context.read_state()
         journal = self._context.journal
         newest = Query(dead_letters_only=True, limit=MAX_DEAD_LETTERS, keep_newest=True)
         open_entries = list_open_dead_letters(journal)[::-1]
@@ -56,6 +56,7 @@ class RedriveViews:
             **{"user": user, "open_entries": open_entries, "redriven_entries": redriven_entries},
             **{"page_size": MAX_DEAD_LETTERS, "swimlanes": swimlanes, "compute_digest": compute_digest},
             **{"find_failed_function": find_failed_function, "find_discard_attempt": find_discard_attempt},
+            denial=self._context.explain_denial(list_start_rights(state.groups)),
         )
 
     def redrive(self) -> str:

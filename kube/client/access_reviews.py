@@ -22,6 +22,10 @@ class Permission:
     group: str = ""
     name: str = ""
 
+    def describe(self) -> str:
+        """Return the permission in the words of the API server's errors, for a sentence such as "You cannot ..."."""
+        return f'{self.verb} resource "{self.resource}" in API group "{self.group}" at the cluster scope'
+
     def build_resource_attributes(self) -> Object:
         """Return the permission as the `resourceAttributes` of an access review."""
         fields = {"verb": self.verb, "resource": self.resource, "group": self.group}
@@ -47,8 +51,4 @@ async def whoami(api: Api) -> str:
 
 def build_forbidden_error(user: str, permission: Permission) -> Denied:
     """Build the error that the API server itself would return for a request without this permission."""
-    group = f'API group "{permission.group}"'
-    return Denied(
-        403,
-        f'User "{user}" cannot {permission.verb} resource "{permission.resource}" in {group} at the cluster scope',
-    )
+    return Denied(403, f'User "{user}" cannot {permission.describe()}')

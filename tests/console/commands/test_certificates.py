@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from console.commands.certificates import format_relative_time
 from functions.certificates.renewal import renew_all
 from functions.certificates.settings import Settings
 from kube.certificates import component_state, objects
@@ -20,6 +21,7 @@ from kube.paths import DEFAULT_NAMESPACE, Object
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from tests.console.conftest import RunCommand
+from tests.console.terminal.test_output import run_on_terminal
 from tests.proofs import proves
 
 SECRETS_PATH, CONFIGMAPS_PATH = (
@@ -61,7 +63,7 @@ def test_certificates_are_listed_with_serial_number_dates_and_next_renewal(
     client_with_certificate: SyncClient, run_command: RunCommand
 ) -> None:
     certificates = list_certificates(run_command)
-    result = run_command("certificates")
+    result = run_command("certificates", "-o", "wide")
 
     key_pair = component_state.get_current_key_pair(client_with_certificate.get(f"{SECRETS_PATH}/pool"))
     assert key_pair
@@ -75,6 +77,27 @@ def test_certificates_are_listed_with_serial_number_dates_and_next_renewal(
         "pool",
         *(certificates["pool"][key] for key in ("serial", "begins", "ends", "renewal")),
     ]
+
+
+def test_certificates_fit_into_narrow_terminal(
+    client_with_certificate: SyncClient, served_cluster: LocalCluster
+) -> None:
+    """Check that each certificate has one line of at most 80 columns on a terminal, with relative times."""
+    arguments = ["--kubeconfig", str(served_cluster.kubeconfig), "certificates"]
+
+    output = run_on_terminal(f"import os; os.environ['COLUMNS'] = '80'; from console.cli import cli; cli({arguments})")
+
+    rows = [line.split() for line in output.decode().splitlines()]
+    for name, days in (("pool", ("729d", "364d")), (CA_SECRET_NAME, ("1094d", "364d"))):
+        assert [DEFAULT_NAMESPACE, name, "in", days[0], "in", days[1]] in rows
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("2026-03-01T12:00:00Z", "in 28d"), ("2026-02-01T11:55:00Z", "5m ago"), ("", "-"), ("soon", "-")],
+)
+def test_relative_time_is_in_one_unit(text: str, expected: str) -> None:
+    assert format_relative_time(text, datetime(2026, 2, 1, 12, tzinfo=timezone.utc)) == expected
 
 
 @proves("OSV-20")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from contextlib import closing
 from pathlib import Path
@@ -77,18 +78,23 @@ def test_discarded_dead_letter_is_no_longer_open_and_names_user(
     assert receiver.requests == []
 
 
-def test_narrow_table_of_dead_letters_keeps_id_on_one_line(tmp_path: Path) -> None:
-    """Check that a terminal with 80 columns shows the whole id on one line, so that it can be copied for `redrive`."""
-    event_id, reason = str(uuid.uuid4()), "no response from the function within 30 seconds"
-    event = CloudEvent({"id": event_id, "source": "/s", "type": events.MAINTENANCE_BEGUN}, {})
+def test_dead_letters_fit_into_narrow_terminal(tmp_path: Path) -> None:
+    """Check that 80 columns show the whole id on one line, as `redrive` needs it, and the reason in lines below it."""
+    event_id, node = str(uuid.uuid4()), "worker-1.example.com"
+    event = CloudEvent({"id": event_id, "source": "/s", "type": events.MAINTENANCE_BEGUN, "node": node}, {})
+    reason = "no response from the function within 30 seconds, and 2 retries"
     with closing(Journal(tmp_path / "journal.db")) as journal:
         journal.write_event(add_dead_letter_extensions(event, DeadLetter("http://away/cordon", 503, reason)))
     arguments = ["deadletters", "--journal", str(tmp_path / "journal.db")]
 
     output = run_on_terminal(f"import os; os.environ['COLUMNS'] = '80'; from console.cli import cli; cli({arguments})")
 
-    assert any(line.startswith(f"{event_id}  ") for line in output.decode().splitlines())
-    assert "seconds" in output.decode()
+    _, row, *description = [line.rstrip() for line in output.decode().splitlines()][:4]
+    assert re.fullmatch(rf"{event_id}   \d+s    503    cordon", row)
+    assert description == [
+        "  maintenance.begun of worker-1.example.com: no response from the function",
+        "  within 30 seconds, and 2 retries",
+    ]
 
 
 def test_hint_of_deadletters_does_not_repeat_password(run_command: RunCommand, postgresql: PostgreSQL) -> None:

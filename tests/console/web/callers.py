@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import requests
+import yaml
 
+from kube.client.access_reviews import Permission
+from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.processes import wait_until_ready
 from tests.chain.environment import EventChainEnvironment
-from tests.console.permissions import grant_permissions
+from tests.console.permissions import create_user, grant_permissions, make_username, wait_for_permission
 from tests.console.web.site import Site
 
 VIEWER = access.make_username("sources")
@@ -96,6 +99,15 @@ def create_account_header(environment: EventChainEnvironment, name: str, permiss
     grant_permissions(environment.client, name, permissions, subject, f"system:serviceaccount:default:{name}")
     token = environment.client.create(f"{accounts_path}/{name}/token", {"spec": {}})["status"]["token"]
     return {"Authorization": f"Bearer {token}"}
+
+
+def create_role_header(environment: EventChainEnvironment, role: str) -> dict[str, str]:
+    """Create a user who has only this ClusterRole, and return the user's Authorization header."""
+    kubeconfig = create_user(environment.cluster, f"has-{role}", role)
+    group = MEDIK8S.api_version.partition("/")[0]
+    wait_for_permission(environment.client, make_username(f"has-{role}"), Permission("list", "nodemaintenances", group))
+    (user,) = yaml.safe_load(kubeconfig.read_text())["users"]
+    return {"Authorization": f"Bearer {user['user']['token']}"}
 
 
 def create_account_option(

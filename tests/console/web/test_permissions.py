@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -31,8 +32,10 @@ from tests.console.web.callers import (
     build_auth_header,
     create_account_header,
     create_account_option,
+    create_role_header,
     get_page,
     wait_for_audit_lines,
+    wait_for_node_page,
 )
 from tests.console.web.site import Site
 from tests.proofs import proves
@@ -223,6 +226,110 @@ def test_commands_that_scale_up_require_permission_to_read_workloads(
         viewer_page = get_page(token_console, page_path, viewer_headers)
         assert (viewer_page.status_code, "kubectl scale" in viewer_page.text) == (200, False)
     environment.request_deletion(path)
+
+
+ACTION_PATTERN = re.compile(
+    r"<(?:a|button)\b([^>]*)>(?:Start Maintenance|Stop Maintenance|Redrive|Redrive all|Replay \(dry run\))<"
+)
+"""Matches the attributes of a link or button for an action."""
+
+
+@pytest.fixture(scope="module")
+def viewer_header(site: Site) -> dict[str, str]:
+    """Return the Authorization header of a user with the ClusterRole `maintenance-viewer`."""
+    return create_role_header(site.environment, "maintenance-viewer")
+
+
+@pytest.fixture(scope="module")
+def operator_header(site: Site) -> dict[str, str]:
+    """Return the Authorization header of a user with the ClusterRole `maintenance-operator`."""
+    return create_role_header(site.environment, "maintenance-operator")
+
+
+@pytest.fixture(scope="module")
+def offered_node(site: Site) -> str:
+    """Return a node that the console shows."""
+    return wait_for_node_page(site, site.environment.create_node("offered-1"))
+
+
+@pytest.mark.parametrize(
+    ("path", "action_count"),
+    [
+        ("/nodes/offered-1", 1),
+        ("/start?node=offered-1", 1),
+        ("/live/nodes/offered-1?version=0", 1),
+        ("/dead-letters", 1),
+        ("/events/1?tab=replay", 1),
+        ("/events/3?tab=replay", 1),
+    ],
+)
+def test_page_enables_only_permitted_actions(
+    token_console: Site,
+    offered_node: str,
+    viewer_header: dict[str, str],
+    operator_header: dict[str, str],
+    path: str,
+    action_count: int,
+) -> None:
+    """Check that a page disables each action for a viewer, with the missing permission as title, but no other user."""
+    denied, permitted = (
+        find_actions(token_console, path, header, action_count) for header in (viewer_header, operator_header)
+    )
+
+    assert len(denied) == len(permitted) == action_count
+    for attributes in denied:
+        assert "disabled" in attributes
+        assert 'title="You cannot create resource &#34;nodemaintenances&#34; in API group' in attributes
+    assert not any("disabled" in attributes for attributes in permitted)
+
+
+@pytest.mark.parametrize("path", ["/nodes", "/live/nodes?version=0"])
+def test_list_of_nodes_enables_only_permitted_actions(
+    token_console: Site, offered_node: str, viewer_header: dict[str, str], operator_header: dict[str, str], path: str
+) -> None:
+    """Check the menus of all rows and the buttons below the list, also in live updates of the same state."""
+    denied, permitted = (find_actions(token_console, path, header, 1) for header in (viewer_header, operator_header))
+
+    assert denied
+    assert all("disabled" in attributes and 'title="You cannot ' in attributes for attributes in denied)
+    assert permitted
+    assert not any("disabled" in attributes for attributes in permitted)
+
+
+def test_live_update_of_row_disables_actions_of_viewer(
+    token_console: Site, environment: EventChainEnvironment, viewer_header: dict[str, str]
+) -> None:
+    """Check that a row that a live update adds or changes disables the actions like the page."""
+    with requests.get(
+        token_console.build_url("/live/nodes"), headers=viewer_header, stream=True, timeout=20
+    ) as response:
+        lines = response.iter_lines(decode_unicode=True)
+        next(line for line in lines if line == "event: rows")  # All rows, because the request names no version.
+        node = environment.create_node("appearing-1")
+        next(line for line in lines if f'value="{node}"' in line)
+        new_action = next(line for line in lines if "Start Maintenance" in line)
+        path = environment.create_maintenance(node)
+        changed_action = next(line for line in lines if "Stop Maintenance" in line)
+    environment.wait_for_state(path)
+    environment.request_deletion(path)
+    environment.wait_for_deletion(path)
+
+    assert 'aria-disabled="true"' in new_action
+    assert "You cannot create resource" in new_action
+    assert 'aria-disabled="true"' in changed_action
+    assert "You cannot delete resource" in changed_action
+
+
+def find_actions(site: Site, path: str, headers: dict[str, str], min_count: int) -> list[str]:
+    """Return the attributes of each action in a page, or in the beginning of a stream with at least `min_count`."""
+    with requests.get(site.build_url(path), headers=headers, stream=True, timeout=10) as response:
+        assert response.status_code == 200, response.text
+        text = ""
+        for chunk in response.iter_content(None):
+            text += chunk.decode()
+            if path.startswith("/live/") and len(actions := ACTION_PATTERN.findall(text)) >= min_count:
+                return actions
+    return ACTION_PATTERN.findall(text)
 
 
 CURRENT_STATE_PERMISSIONS = ("list nodes", "get nodes", "get pods", "get poddisruptionbudgets")
