@@ -205,6 +205,7 @@ def test_status_shows_blocked_pods_budget_and_remedy(
     assert f", DisruptionBudget: {cause}\n" in status_result.stdout
     command_lines = [line.strip() for line in status_result.stdout.splitlines() if "kubectl" in line]
     assert command_lines == [
+        f"kubectl scale replicaset/replicaset-{maintained_node} -n default --replicas=3",
         f'kubectl -n default patch pdb keep-{maintained_node} -p \'{{"spec":{{"minAvailable":1}}}}\'',
         f"kubectl maintenance status {maintained_node} --watch",
     ]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
 from kube.client.sync_client import SyncClient
 from kube.mutex.objects import DEFAULT_NAMESPACE, RETRY_ANNOTATION, RUN_KIND, build_object_path, build_path
 from kube.mutex.run_record import is_resume_requested
+from kube.times import format_time
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from tests.console.commands import mutex_runs
@@ -80,9 +82,9 @@ def test_status_of_one_run_shows_steps_nodes_and_jobs(
 
 def test_status_of_finished_run_announces_next_run(client_with_run: SyncClient, run_command: RunCommand) -> None:
     record = client_with_run.get(build_path(RUN_KIND, DEFAULT_NAMESPACE, "example"))["status"]["record"]
-    finished_record = {**record, "finishedAt": mutex_runs.FIVE_MINUTES_AGO}
+    finished_record = {**record, "finishedAt": format_time(datetime.now(timezone.utc) - timedelta(hours=5, minutes=30))}
     mutex_runs.write_run_status(client_with_run, "example", step="Finished", **finished_record)
-    wait = "for: the next desired version after 4.16.4, which starts another run (since 5m)"
+    wait = "for: the next desired version after 4.16.4, which starts another run (since 5h)"
     remedy = f"to prevent this, run kubectl delete mutexrunconfig -n {DEFAULT_NAMESPACE} example"
     assert run_command("mutex", "status").stdout.splitlines()[-2:] == [f"{RUN_KEY} waits {wait}", remedy]
     assert run_command("mutex", "status", "example").stdout.splitlines()[1:3] == [f"Waits {wait}", remedy]
