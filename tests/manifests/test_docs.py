@@ -270,11 +270,12 @@ def test_components_can_be_combined(tmp_path: Path, components: tuple[str, ...])
 
 
 def test_configuration_page_states_retry_durations() -> None:
-    """Check that docs/configuration.md states the duration of a Trigger's ten retries with delays from 0.2 s."""
-    seconds = sum(0.2 * 2**attempt for attempt in range(10))
+    """Check that docs/configuration.md states the duration of a Trigger's 40 retries, and their longest delay."""
+    delays = [0.25 * attempt for attempt in range(40)]
 
-    assert f"11 in {int(seconds)} s" in CONFIGURATION_PAGE
-    assert f"up to {int(seconds)} s" in CONFIGURATION_PAGE
+    assert f"41 in {int(sum(delays))} s" in CONFIGURATION_PAGE
+    assert f"up to {int(sum(delays))} s" in CONFIGURATION_PAGE
+    assert f"at most {max(delays)} s" in CONFIGURATION_PAGE
     assert f"41 in {sum(range(40))} s" in CONFIGURATION_PAGE  # Knative's first linear delay is zero.
 
 

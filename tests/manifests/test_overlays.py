@@ -542,15 +542,15 @@ def get_required_delivery(trigger: Manifest) -> tuple[Any, ...]:
     name = trigger["metadata"]["labels"]["nodemaintenance.dev/function"]
     if name in DELIVERY_POLICIES:
         return (*DELIVERY_POLICIES[name], None)
-    return (10, "exponential", "PT0.2S", "PT10S", "/record")
+    return (40, "linear", "PT0.25S", "PT10S", "/record")
 
 
 def test_every_trigger_has_delivery_policy() -> None:
     """Check that each Trigger sets retries, backoff, timeout and, unless the next tick suffices, a dead letter sink.
 
-    The delivery of a tick ends before the next tick. `record` gets more retries, with short delays so that they succeed
-    soon after its database is available again. RabbitMQ closes the channel of an event after half an hour
-    (`consumer_timeout`). If each attempt times out, all retries together take 20 minutes.
+    The delivery of a tick ends before the next tick. All other retries have short delays, so that they succeed soon
+    after the function, or the database of `record`, is available again. RabbitMQ closes the channel of an event after
+    half an hour (`consumer_timeout`). If each attempt times out, all retries together take at most 20 minutes.
     """
     triggers = [(name, trigger) for name in OVERLAYS for trigger in filter_by_kind(render_overlay(name), "Trigger")]
     faults = {

@@ -135,7 +135,7 @@ def test_shipped_manifests_can_be_parsed() -> None:
     parsed = manifests.parse_triggers(documents, FUNCTIONS_URL)
 
     assert parsed["evict-on-more"].attributes == {"more": "true"}
-    assert parsed["cordon-on-maintenance-begun"].policy.retry == 10
+    assert parsed["cordon-on-maintenance-begun"].policy.retry == 40
     assert {source.name.split(" ")[0] for source in broker.parse_sources(documents, None)} >= {
         "nodes",
         "tick",
