@@ -12,6 +12,7 @@ from console.operations.versions import (
     explain_version_skew,
     find_function_versions,
     group_by_image,
+    is_rolled_out,
     read_client_version,
 )
 from console.terminal.connection import run_with_api
@@ -42,6 +43,8 @@ def version(client_only: bool, namespace: str, output: str) -> None:
     The version of the functions is the label app.kubernetes.io/version, or else the tag of the image. If its minor
     version is not that of this command, a warning names both.
 
+    Functions that are "not ready yet" still run their previous image, or their new pods are not available.
+
     \b
     Example:
       kubectl maintenance version
@@ -57,15 +60,20 @@ def version(client_only: bool, namespace: str, output: str) -> None:
     images, cluster_versions = group_by_image(workloads), find_function_versions(workloads)
     if not images and not reason:
         reason = f'namespace "{namespace}" has no functions: name another one with --namespace'
-    for image, names in images.items():
-        print_note(f"Functions: {image} ({format_first_names(names, MAX_NAMES)})", output)
+    ready, unready = (
+        [workload for workload in workloads if is_rolled_out(workload) is expected] for expected in (True, False)
+    )
+    for group, note in ((ready, ""), (unready, ", not ready yet")):
+        for image, names in group_by_image(group).items():
+            print_note(f"Functions: {image}{note} ({format_first_names(names, MAX_NAMES)})", output)
     if reason:
         print_note(f"Functions: unknown, because {reason}", output)
     if warning := explain_version_skew(client_version, cluster_versions):
         warn(warning)
     unknown_fields = {"functionsUnknown": reason} if reason else {}
     versions = {"command": client_version, "clusterVersions": cluster_versions}
-    show_json({**versions, "functions": images, **unknown_fields}, output)
+    not_ready = sorted(workload["metadata"]["name"] for workload in unready)
+    show_json({**versions, "functions": images, "notReady": not_ready, **unknown_fields}, output)
 
 
 async def _list_workloads(api: Api, namespace: str) -> tuple[list[Object], str]:

@@ -39,6 +39,20 @@ def group_by_image(workloads: Iterable[Object]) -> dict[str, list[str]]:
     return {image: sorted(names) for image, names in sorted(names_by_image.items())}
 
 
+def is_rolled_out(workload: Object) -> bool:
+    """Return whether a Deployment or a Knative Service runs only its current image, and its pods are available.
+
+    A Knative Service runs the image of its latest ready Revision, and changes `latestCreatedRevisionName` first.
+    """
+    status = workload.get("status") or {}
+    if status.get("observedGeneration") != workload["metadata"].get("generation"):
+        return False
+    if created := status.get("latestCreatedRevisionName"):
+        return bool(created == status.get("latestReadyRevisionName"))
+    replicas = workload["spec"].get("replicas")
+    return all(status.get(field, 0) == replicas for field in ("replicas", "updatedReplicas", "availableReplicas"))
+
+
 def find_function_versions(workloads: Iterable[Object]) -> list[str]:
     """Return the sorted versions of the workloads, without a leading `v`.
 

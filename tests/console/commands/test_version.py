@@ -10,6 +10,7 @@ from console.operations.versions import (
     explain_version_skew,
     find_function_versions,
     group_by_image,
+    is_rolled_out,
     read_client_version,
 )
 from kube.paths import Object
@@ -35,6 +36,28 @@ def test_workloads_are_grouped_by_image() -> None:
 
     assert group_by_image(workloads) == {IMAGE: ["begin", "evict"], "nodemaintenance:v1.3": ["taint"]}
     assert group_by_image([{"metadata": {"name": "empty"}, "spec": {}}]) == {}
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ({}, False),
+        ({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2}, True),
+        ({"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2}, False),
+        ({"observedGeneration": 2, "replicas": 3, "updatedReplicas": 2, "availableReplicas": 3}, False),
+        ({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 1}, False),
+        ({"observedGeneration": 2, "latestCreatedRevisionName": "a-2", "latestReadyRevisionName": "a-2"}, True),
+        ({"observedGeneration": 2, "latestCreatedRevisionName": "a-2", "latestReadyRevisionName": "a-1"}, False),
+        ({"observedGeneration": 2, "latestCreatedRevisionName": "a-1"}, False),
+    ],
+    ids=["new", "deployed", "unobserved", "old-pods", "unavailable", "ready", "upgrading", "first-revision"],
+)
+def test_workload_is_rolled_out_if_only_its_current_pods_run(status: Object, expected: bool) -> None:
+    """Check Deployments of two replicas, and Knative Services."""
+    replicas = {} if "latestCreatedRevisionName" in status else {"replicas": 2}
+    workload = {"metadata": {"name": "a", "generation": 2}, "spec": replicas, "status": status}
+
+    assert is_rolled_out(workload) is expected
 
 
 @pytest.mark.parametrize(
@@ -81,10 +104,17 @@ def test_client_option_needs_no_cluster(run_command: RunCommand) -> None:
 
 
 def test_version_shows_images_of_functions(served_cluster: LocalCluster, run_command: RunCommand) -> None:
-    names = ["version-a", "version-b", "version-c", "version-d"]
-    for name in names:
-        served_cluster.kubectl("create", "-f", "-", input=json.dumps(build_workload(name)))
+    """Check that functions whose new pods are not available are shown as not ready, apart from the other functions."""
+    names = ["version-a", "version-b", "version-c", "version-d", "version-e"]
+    workloads = [build_workload(name) for name in names]
+    workloads[-1]["spec"]["replicas"] = 1
+    for workload in workloads:
+        workload["spec"]["template"]["spec"]["nodeSelector"] = {"no": "such-node"}
+        served_cluster.kubectl("create", "-f", "-", input=json.dumps(workload))
     try:
+        for name in names:
+            observed = "--for=jsonpath={.status.observedGeneration}=1"
+            served_cluster.kubectl("wait", observed, f"deployment/{name}", "-n", NAMESPACE, "--timeout=30s")
         result, report = run_command("version"), json.loads(run_command("version", "-o", "json").stdout)
     finally:
         served_cluster.kubectl("delete", "deployments", "-n", NAMESPACE, *names)
@@ -92,7 +122,8 @@ def test_version_shows_images_of_functions(served_cluster: LocalCluster, run_com
     assert result.exit_code == 0
     assert f"Command: {read_client_version()}\n" in result.stdout
     assert f"Functions: {IMAGE} (version-a, version-b, version-c and 1 more)\n" in result.stdout
-    assert report["functions"][IMAGE] == names
+    assert f"Functions: {IMAGE}, not ready yet (version-e)\n" in result.stdout
+    assert (report["functions"][IMAGE], report["notReady"]) == (names, ["version-e"])
     assert report["clusterVersions"] == ["1.2"]
     assert "functions have version 1.2: install a command with the minor version" in result.stderr
 
