@@ -88,7 +88,7 @@ def status(selection: NodeSelection, watch: bool, namespace: str, output: str) -
     and its migration.
 
     If a maintenance makes no progress for ten seconds, warnings name the functions, Triggers and sources that are not
-    ready, and why.
+    ready, and the pods of the product and of Knative that no node accepts, and why.
 
     \b
     Example:

@@ -12,9 +12,12 @@ from console.operations import install_problems
 from console.operations.install_problems import (
     DEPLOYMENT,
     KIND_BY_RESOURCE,
+    NO_NODE_REMEDY,
+    POD,
     PRODUCT_SELECTOR,
     Problem,
     find_problems,
+    find_unscheduled_pods,
     format_problems,
     has_functions,
 )
@@ -74,6 +77,8 @@ PRODUCT_LISTINGS = [
     ),
 ]
 """List requests for the product's objects; the caller sets the namespace."""
+UNSCHEDULED_PODS = Listing("", "v1", "pods", fields="spec.nodeName=")
+"""List request for the pods of all namespaces that have no node."""
 
 
 class InstallReport(NamedTuple):
@@ -100,14 +105,17 @@ async def list_install_warnings(api: Api, namespace: str, stalled: Sequence[Main
     if not stalled:
         return []
     report = await check_install(api, namespace)
+    has_unscheduled_pods = any(problem.kind == POD for problem in report.problems)
+    remedies = [f"if no node accepts these pods, {NO_NODE_REMEDY}"] if has_unscheduled_pods else []
     needs_note = report.note and not all(map(get_status, stalled))
-    return [*format_problems(report.problems), *([report.note] if needs_note else [])]
+    return [*format_problems(report.problems), *remedies, *([report.note] if needs_note else [])]
 
 
 async def check_install(api: Api, namespace: str) -> InstallReport:
     """Check the install in the namespace, and return its problems; report failed list requests in a note.
 
-    The function lists pods only if a Deployment has no available pod.
+    The function lists the product's pods only if a Deployment has no available pod. It omits unscheduled pods that
+    explain this, and all unscheduled pods if the user may not list the pods of all namespaces.
     """
     listings = {listing.resource: replace(listing, namespace=namespace) for listing in PRODUCT_LISTINGS}
     results = await gather_all(*(_list_objects(api, listings[resource]) for resource in KIND_BY_RESOURCE))
@@ -116,6 +124,11 @@ async def check_install(api: Api, namespace: str) -> InstallReport:
     if any(problem.kind == DEPLOYMENT for problem in problems):
         results.append(await _list_objects(api, listings["pods"]))
         problems = find_problems(objects, results[-1].items)
+    unscheduled = await _list_objects(api, UNSCHEDULED_PODS)
+    explained = {problem.message for problem in problems}
+    problems += [
+        problem for problem in find_unscheduled_pods(unscheduled.items, namespace) if problem.message not in explained
+    ]
     note = _explain_errors(results, namespace)
     if not note and not has_functions(objects):
         note = (
@@ -127,7 +140,7 @@ async def check_install(api: Api, namespace: str) -> InstallReport:
 async def _list_objects(api: Api, listing: Listing) -> _ListResult:
     """List the objects of one kind; return no objects if the API group, such as Knative Serving's, is not served."""
     try:
-        response = await api.list(listing.path, label_selector=listing.labels)
+        response = await api.list(listing.path, field_selector=listing.fields, label_selector=listing.labels)
     except NotFound:
         return _ListResult(listing, [])
     except ApiError as error:

@@ -19,6 +19,7 @@ from kube.maintenance.objects import (
     is_reported_drained,
 )
 from kube.paths import Object
+from kube.pods import format_key
 from kube.selectors import matches
 from kube.text_limits import format_count, truncate
 from kube.times import parse_time, parse_time_or_none
@@ -30,7 +31,7 @@ A function starts within a few seconds, so the functions may then be down.
 """
 PRODUCT_SELECTOR = {"matchLabels": {"app.kubernetes.io/part-of": "node-maintenance"}}
 """Label selector of the product's own pods."""
-DEPLOYMENT, KNATIVE_SERVICE, BROKER = "Deployment", "Knative Service", "Broker"
+DEPLOYMENT, KNATIVE_SERVICE, BROKER, POD = "Deployment", "Knative Service", "Broker", "Pod"
 KIND_BY_RESOURCE = {
     "services": KNATIVE_SERVICE,
     "deployments": DEPLOYMENT,
@@ -42,8 +43,11 @@ KIND_BY_RESOURCE = {
     "sinkbindings": "SinkBinding",
 }
 """Map from the resource name of each checked kind to the kind's name in warnings, in the order of the warnings."""
+DEPENDENCY_NAMESPACES = ("knative-eventing", "knative-serving", "kourier-system")
+"""Namespaces of Knative's controllers and Brokers; Knative's objects may stay Ready while their pods do not run."""
 COMPONENT_LABEL, FUNCTION_COMPONENT = "app.kubernetes.io/component", "function"
 """Label key of the Deployments in the product's manifests, and the label's value on Deployments of functions."""
+NO_NODE_REMEDY = 'see "If all nodes are under maintenance" in docs/install.md'
 CONTROLLER_MISSING = "no controller has set its status: check that Knative's controllers run"
 MAX_MESSAGE_CHARACTERS = 400
 """Maximum length of a condition's message in a warning; long enough for an image name and a registry's response."""
@@ -99,6 +103,17 @@ def find_problems(objects: Mapping[str, Iterable[Object]], pods: Sequence[Object
         Problem(kind, name, message)
         for (kind, name), (message, dependencies) in messages.items()
         if not messages.keys() & dependencies
+    ]
+
+
+def find_unscheduled_pods(pods: Iterable[Object], namespace: str) -> list[Problem]:
+    """Return a problem for each unscheduled pod of the product in `namespace`, and of the product's dependencies."""
+    return [
+        Problem(POD, format_key(pod), _shorten_message(str(scheduled["message"])))
+        for pod in pods
+        if pod["metadata"]["namespace"] in (namespace, *DEPENDENCY_NAMESPACES)
+        and (scheduled := get_condition(pod, "PodScheduled")).get("status") == "False"
+        and scheduled.get("message")
     ]
 
 
@@ -197,7 +212,7 @@ def format_problems(problems: Iterable[Problem]) -> list[str]:
 
 
 def _format_problem_group(kind: str, names: Sequence[str], message: str) -> str:
-    state = "available" if kind == DEPLOYMENT else "ready"
+    state = {DEPLOYMENT: "available", POD: "scheduled"}.get(kind, "ready")
     if len(names) == 1:
         return f"{kind} {names[0]} is not {state}: {message}"
     shown = names if len(names) <= MAX_NAMES else [*names[: MAX_NAMES - 1], f"{len(names) - MAX_NAMES + 1} others"]

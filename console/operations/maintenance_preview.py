@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
+from console.operations.install_problems import NO_NODE_REMEDY
 from console.operations.preview_snapshot import ClusterSnapshot, ReadNodeVmis, read_snapshot
 from console.operations.recorded_drains import RecordedDrain, RecordedEstimate, estimate_from_drains
 from kube.budgets import PROGRESSING_REASONS, BlockedPod
@@ -49,6 +50,9 @@ from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS
 
 DELETION_WARNING = (
     'pods are deleted regardless of their budgets if the component "deleting" is installed; otherwise they stay'
+)
+NO_USABLE_NODE_WARNING = (
+    f"no other node accepts pods: if the product's pods run on these nodes, the drain will stall; {NO_NODE_REMEDY}"
 )
 MAX_NAMED_PODS = 3
 """Maximum number of pods that a warning lists, and that an output line without `--verbose` lists."""
@@ -323,6 +327,7 @@ def build_preview(
         uses_deletion=options.disable_eviction,
         warnings=[
             *snapshot.warnings,
+            *([] if snapshot.has_usable_node else [NO_USABLE_NODE_WARNING]),
             *_iter_cordon_warnings(snapshot.node_objects),
             *_iter_drain_warnings(snapshot, classification, displaced, options),
         ],

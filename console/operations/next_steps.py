@@ -65,7 +65,7 @@ def _suggest_step(maintenance: Maintenance) -> NextStep:
         )
     if _is_blocked(maintenance):
         return NextStep("The drain continues as soon as the pods are unblocked. To follow it", follow)
-    return NextStep("Nothing blocks the drain. To follow it", follow)
+    return NextStep("No pod is blocked. To follow the drain", follow)
 
 
 def _suggest_stop(nodes: Sequence[str]) -> NextStep:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import NamedTuple
@@ -21,8 +22,12 @@ from kube.maintenance.lookup import find_orphan_uids
 from kube.nodes import NODES_PATH
 from kube.paths import PODS_PATH, Object, build_pods_on_node_query
 from kube.pods import Pod, format_key, get_node_name
-from kube.scheduling import trim_node_for_scheduling, trim_pod_for_scheduling
+from kube.scheduling import find_rejection, trim_node_for_scheduling, trim_pod_for_scheduling
 
+ORDINARY_POD: Pod = {"spec": {}}
+"""A pod without tolerations and node selectors, like the product's own pods."""
+SCHEDULABLE_NODES_PER_PAGE = 20
+"""Number of nodes per page, in addition to the previewed nodes, when the preview searches for one usable node."""
 ReadNodeVmis = Callable[[str], Awaitable[NodeVmis]]
 """Function that returns the virtual machines on the node with this name."""
 
@@ -38,6 +43,7 @@ class ClusterSnapshot(NamedTuple):
         orphan_uids: The uids of DaemonSet pods whose DaemonSet does not exist.
         vmis: The virtual machines by node.
         group: The API group of the maintenance.
+        has_usable_node: Whether a node that is not previewed accepts pods without tolerations; true if unknown.
         warnings: One sentence for each failed read of optional data.
     """
 
@@ -49,6 +55,7 @@ class ClusterSnapshot(NamedTuple):
     orphan_uids: Collection[str]
     vmis: Mapping[str, NodeVmis]
     group: ApiGroup
+    has_usable_node: bool = True
     warnings: tuple[str, ...] = ()
 
 
@@ -83,10 +90,11 @@ async def read_snapshot(
         key=lambda pod: (positions[get_node_name(pod)], format_key(pod)),
     )
     orphan_uids, orphan_warnings = await _try_find_orphan_uids(api, pods)
+    all_nodes = lists.nodes.items if isinstance(lists.nodes, ListResult) else None
     vmis = dict(zip(names, await gather_all(*map(read_node_vmis or partial(read_vmis, api), names)), strict=True))
     problems = dict.fromkeys(text for node_vmis in vmis.values() for text in node_vmis.list_problems(group))
     return ClusterSnapshot(
-        lists.nodes.items if isinstance(lists.nodes, ListResult) else None,
+        all_nodes,
         node_objects,
         pods,
         [pod for pod in lists.pods if get_node_name(pod) and get_node_name(pod) not in positions],
@@ -94,6 +102,7 @@ async def read_snapshot(
         orphan_uids,
         vmis,
         group,
+        await _has_usable_node(api, positions) if all_nodes is None else contains_usable_node(all_nodes, positions),
         (*node_warnings, *orphan_warnings, *problems),
     )
 
@@ -115,6 +124,29 @@ async def _read_lists(api: Api, names: Collection[str], *, reads_other_nodes: bo
     if isinstance(pods, ApiError) or isinstance(budgets, ApiError):
         raise _combine_errors([result for result in (pods, budgets) if isinstance(result, ApiError)])
     return _Lists(pods.items, budgets.items, nodes[0] if nodes else None)
+
+
+def contains_usable_node(nodes: Iterable[Object], previewed_names: Collection[str]) -> bool:
+    """Return whether a node that is not previewed accepts pods without tolerations, regardless of free resources."""
+    return any(
+        node["metadata"]["name"] not in previewed_names and not find_rejection(ORDINARY_POD, node) for node in nodes
+    )
+
+
+async def _has_usable_node(api: Api, previewed_names: Collection[str]) -> bool:
+    """Read pages of schedulable nodes until one contains a usable node; return true if the nodes cannot be read."""
+    limit, continue_token = SCHEDULABLE_NODES_PER_PAGE + len(previewed_names), ""
+    with suppress(ApiError):
+        while True:
+            page = await api.list(
+                NODES_PATH, field_selector="spec.unschedulable=false", limit=limit, continue_token=continue_token
+            )
+            if contains_usable_node(page["items"], previewed_names):
+                return True
+            continue_token = page["metadata"].get("continue") or ""
+            if not continue_token:
+                return False
+    return True
 
 
 async def _list_pods_on_nodes(api: Api, names: Iterable[str]) -> ListResult:

@@ -44,8 +44,10 @@ def render_preview(preview: MaintenancePreview, *, verbose: bool) -> RenderableT
 
 
 def format_summary(preview: MaintenancePreview) -> str:
-    """Return one line that states whether the drain will be blocked, and by what."""
+    """Return one line that states whether the drain will be blocked, and by what, or else which pods do not fit."""
     if not preview.will_block:
+        if rejected := preview.select_placements(NOWHERE):
+            return f"{format_count(len(rejected), 'pod')} will stay Pending: no other node has capacity."
         return "Nothing known will block the drain."
     groups = preview.blocking_groups
     pods = format_count(sum(len(group.pods) for group in groups), "pod")

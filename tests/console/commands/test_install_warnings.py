@@ -15,7 +15,8 @@ from functools import partial
 import pytest
 
 from console.operations import install_problems
-from console.operations.install_problems import CONTROLLER_MISSING
+from console.operations.install_problems import CONTROLLER_MISSING, NO_NODE_REMEDY
+from console.operations.maintenance_preview import NO_USABLE_NODE_WARNING
 from kube.client.api import get_or_none
 from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import MEDIK8S
@@ -341,7 +342,30 @@ def test_status_explains_deployment_whose_pods_do_not_start(
     image_result = run_command("status", f"--namespace={DEPLOYMENT_NAMESPACE}")
 
     assert unscheduled_result.stderr.startswith("Warning: Deployment begin is not available: 0/1 nodes are available: ")
-    assert image_result.stderr == f"Warning: Deployment begin is not available: {PULL_MESSAGE}\n"
+    assert image_result.stderr.splitlines()[0] == f"Warning: Deployment begin is not available: {PULL_MESSAGE}"
+
+
+@pytest.mark.usefixtures("maintenance", "report_failure", "maintenance_stalls_immediately")
+def test_status_names_unscheduled_pods_of_knative_although_its_objects_are_ready(
+    served_cluster: LocalCluster, run_command: RunCommand
+) -> None:
+    """Check that `status` names pods of the product and of Knative that no node accepts, but no other pods."""
+    client = served_cluster.get_client()
+    client.create("/api/v1/namespaces", {"metadata": {"name": "knative-eventing"}})
+    spec = {"containers": [{"name": "main", "image": "x"}], "nodeSelector": {"no": "such-node"}}
+    pods = [f"/api/v1/namespaces/{name}/pods" for name in ("knative-eventing", DEFAULT_NAMESPACE, "default")]
+    for path in pods:
+        client.create(path, {"metadata": {"name": "pending"}, "spec": {**spec, "automountServiceAccountToken": False}})
+        wait_for_object(client, f"{path}/pending", partial(has_condition, condition_type="PodScheduled"))
+
+    result = run_command("status", NODE)
+    for path in pods:
+        client.run(client.api.request("DELETE", f"{path}/pending", query={"gracePeriodSeconds": "0"}))
+
+    names = f"knative-eventing/pending and {DEFAULT_NAMESPACE}/pending"
+    warning, remedy = result.stderr.splitlines()
+    assert warning.startswith(f"Warning: Pods {names} are not scheduled: 0/1 nodes are available: ")
+    assert remedy == f"Warning: if no node accepts these pods, {NO_NODE_REMEDY}"
 
 
 @pytest.mark.usefixtures("maintenance", "maintenance_stalls_immediately")
@@ -355,7 +379,10 @@ def test_status_suggests_option_for_namespace_without_functions(run_command: Run
 def test_waiting_commands_print_warning_once(
     served_cluster: LocalCluster, plugin_environment: dict[str, str], report_failure: ReportFailure
 ) -> None:
-    """Check that `start --wait` and `status --watch` print the warning only once while they wait."""
+    """Check that `start --wait` and `status --watch` print the warning only once while they wait.
+
+    Before that, `start` warns that this cluster has no other node.
+    """
     report_failure("PingSource", "no such sink", "NotFound")
     warning = "Warning: PingSource tick is not ready: no such sink\n"
 
@@ -365,6 +392,8 @@ def test_waiting_commands_print_warning_once(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=plugin_environment
         ) as process:
             assert process.stderr
+            if args[0] == "start":
+                assert process.stderr.readline() == f"Warning: {NO_USABLE_NODE_WARNING}\n"
             assert process.stderr.readline() == warning
             process.send_signal(2)
             _, remaining_errors = process.communicate(timeout=10)

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from console.operations import maintenance_preview
-from console.operations.maintenance_preview import MaintenancePreview, build_preview
+from console.operations.maintenance_preview import NO_USABLE_NODE_WARNING, MaintenancePreview, build_preview
 from console.operations.node_vmis import NodeVmis
-from console.operations.preview_snapshot import ClusterSnapshot
+from console.operations.preview_snapshot import ClusterSnapshot, contains_usable_node
 from console.operations.recorded_drains import RecordedDrain
 from console.terminal.preview_display import format_summary, render_preview
 from kube.budgets import MIGRATION_UID_LABEL
@@ -70,6 +70,7 @@ def preview_pods(
     node_specs: Mapping[str, Object] = MappingProxyType({}),
     node_labels: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     drained: Sequence[str] = NODES,
+    has_usable_node: bool = True,
 ) -> MaintenancePreview:
     """Return the preview for draining the nodes `drained`; the nodes have the given specs and labels."""
     nodes = [
@@ -85,6 +86,7 @@ def preview_pods(
         orphan_uids=(),
         vmis={"node-1": NodeVmis(list(reports)), "node-2": NodeVmis([])},
         group=MEDIK8S,
+        has_usable_node=has_usable_node,
     )
     return build_preview(snapshot, drained, options, NOW, drains)
 
@@ -128,6 +130,37 @@ def test_preview_does_not_warn_about_node_that_maintenance_has_cordoned() -> Non
     specs, labels = {"node-1": {"unschedulable": True}}, {"node-1": {MAINTENANCE_LABEL: "uid-1"}}
 
     assert preview_pods([], node_specs=specs, node_labels=labels).warnings == []
+
+
+def test_preview_warns_if_no_other_node_accepts_pods() -> None:
+    assert preview_pods([], has_usable_node=False).warnings == [NO_USABLE_NODE_WARNING]
+    assert preview_pods([]).warnings == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "conditions", "is_usable"),
+    [
+        ({}, READY_CONDITIONS, True),
+        ({"taints": [{"key": "slow-disk", "effect": "PreferNoSchedule"}]}, READY_CONDITIONS, True),
+        ({"unschedulable": True}, READY_CONDITIONS, False),
+        ({"taints": [{"key": "medik8s.io/drain", "effect": "NoSchedule"}]}, READY_CONDITIONS, False),
+        (
+            {"taints": [{"key": "control-plane", "effect": "NoExecute"}]},
+            READY_CONDITIONS,
+            False,
+        ),
+        ({}, [], False),
+    ],
+    ids=["schedulable", "preferred", "cordoned", "drained", "control-plane", "not-ready"],
+)
+def test_node_is_usable_if_it_accepts_pods_without_tolerations(
+    spec: Object, conditions: list[Object], is_usable: bool
+) -> None:
+    """Check which nodes can run the product's pods; a previewed node never counts."""
+    node = {"metadata": {"name": "other"}, "spec": spec, "status": {"conditions": conditions}}
+
+    assert contains_usable_node([make_named_node("node-1"), node], ["node-1"]) is is_usable
+    assert contains_usable_node([node], ["other"]) is False
 
 
 def test_preview_of_two_nodes_counts_shared_budget_once() -> None:
@@ -201,7 +234,7 @@ def test_pods_that_fit_nowhere_do_not_block() -> None:
 
     assert {placement.verdict for placement in preview.placements or []} == {NOWHERE}
     assert (len(preview.forecast.now), len(preview.forecast.later), preview.will_block) == (1, 3, False)
-    assert format_summary(preview) == "Nothing known will block the drain."
+    assert format_summary(preview) == "4 pods will stay Pending: no other node has capacity."
     names = "ns/db-node-1-0 on node-1, ns/db-node-1-1 on node-1, ns/db-node-1-2 on node-1 and 1 more"
     assert f"4 pods: {names}: no node has capacity, " in " ".join(render(preview).split())
 

@@ -33,6 +33,12 @@ def test_each_state_has_a_next_command(status: Object, command: str) -> None:
     assert [step.command for step in suggest_node_steps("node-1", [build_maintenance(**status)])] == [command]
 
 
+def test_next_step_of_running_drain_claims_only_that_no_pod_is_blocked() -> None:
+    """Check that the text does not rule out other causes, such as functions that do not run."""
+    (step,) = suggest_node_steps("node-1", [build_maintenance(phase="Running")])
+    assert step.text == "No pod is blocked. To follow the drain"
+
+
 def test_next_command_without_maintenance_shows_past_maintenances() -> None:
     (step,) = suggest_node_steps("node-1", [])
     assert step.command == "kubectl maintenance events --node node-1 -o tree"
