@@ -1,8 +1,8 @@
 """`make cluster-functest` runs one complete maintenance of a node in the current cluster.
 
-The current kubeconfig context selects the cluster. The test drains the node in the variable NODE, or else the ready
-worker with the fewest pods. It restores the node even if the test fails. `python -m tests.functest [NODE]` exits with
-status 0 if all checks passed.
+The current kubeconfig context selects the cluster. The test waits until the install is ready. It then drains the node
+in the variable NODE, or else the ready worker with the fewest pods. It restores the node even if the test fails.
+`python -m tests.functest [NODE]` exits with status 0 if all checks passed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections.abc import Callable
 from contextlib import aclosing, closing
 
 from console.operations.descriptions import summarize_blockers
-from console.operations.install_check import list_install_warnings
+from console.operations.install_check import check_install, list_install_warnings
+from console.operations.install_problems import format_problems
 from kube.backoff import generate_delays
 from kube.client.api import get_or_none
 from kube.client.api_errors import ApiError, NotFound, Unavailable
@@ -28,7 +29,12 @@ from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.maintenance.quorum import is_control_plane, is_node_ready
 from kube.nodes import NODES_PATH, build_node_path, is_cordoned, is_in_maintenance
 from kube.paths import DEFAULT_NAMESPACE, PODS_PATH, Object
+from kube.text_limits import format_count
 
+INSTALL_TIMEOUT_SECONDS = 300.0
+"""Maximum seconds until the install is ready; the admission webhook needs up to three minutes after a first install."""
+INSTALL_CHECK_SECONDS = 2.0
+"""Seconds between two checks of the install."""
 DRAIN_TIMEOUT_SECONDS = 600.0
 """Maximum seconds of the drain; the pods on a real node use their grace periods."""
 BEGIN_TIMEOUT_SECONDS = 60.0
@@ -51,6 +57,7 @@ def run_functest(name: str) -> None:
     try:
         with closing(SyncClient()) as cluster:
             original_node = _find_suitable_node(cluster, name)
+            _wait_until_install_is_ready(cluster)
             maintenance = _build_maintenance(original_node["metadata"]["name"])
             try:
                 _run_maintenance(cluster, cluster.create(MEDIK8S.path, maintenance))
@@ -107,6 +114,28 @@ def _list_maintenances(cluster: SyncClient, path: str) -> list[Object]:
             raise FunctestError("the product is not installed on this cluster: run `make deploy`") from None
         return []
     return maintenances
+
+
+def _wait_until_install_is_ready(cluster: SyncClient) -> None:
+    """Wait until the functions, the Broker, the Triggers and the sources are ready. Raises `FunctestError`.
+
+    If the objects cannot be checked, for example because the functions are local processes, the test does not wait.
+    """
+    deadline = time.monotonic() + INSTALL_TIMEOUT_SECONDS
+    printed_line = ""
+    while problems := cluster.run(check_install(cluster.api, DEFAULT_NAMESPACE)).problems:
+        _raise_unless(
+            time.monotonic() < deadline,
+            f"the install is not ready after {INSTALL_TIMEOUT_SECONDS:.0f} s: {'; '.join(format_problems(problems))}",
+        )
+        line = (
+            f"waiting until the install is ready: {format_count(len(problems), 'object')} not ready, such as "
+            f"{problems[0].kind} {problems[0].name}"
+        )
+        if line != printed_line:
+            printed_line = line
+            print(line, flush=True)
+        time.sleep(INSTALL_CHECK_SECONDS)
 
 
 def _run_maintenance(cluster: SyncClient, maintenance: Object) -> None:

@@ -138,8 +138,8 @@ class ClusterJournal:
             return NoResult(message, "ask an administrator for the ClusterRole maintenance-viewer")
         if error.status in (HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE):
             remedy = (
-                f'check that the component "console" of this version runs in the namespace "{self._namespace}", or '
-                "name a journal with --journal"
+                f'check that the component "console" of this version runs in the namespace "{self._namespace}" (with '
+                "Helm, set console.enabled=true), or name a journal with --journal"
             )
             return error_class(message, remedy)
         return error_class(message, "check that --kubeconfig and --context name the cluster, and that it is up")

@@ -48,6 +48,8 @@ def deploy(overlay: str, image: str = "", pushed_image: str = "") -> None:
 
 def _render_if_applicable(overlay: str, image: str, pushed_image: str) -> tuple[Kubectl, str]:
     """Check the cluster, create the signing key, and return kubectl and the overlay's rendered YAML."""
+    if image.startswith("/"):
+        raise LocalClusterError(f"the image {image} has no registry: set REGISTRY, such as REGISTRY=registry.example")
     folder, kubectl = find_overlay(overlay), Kubectl.find()
     rendered = kubectl.render(folder)
     manifests = kubectl.parse(rendered)

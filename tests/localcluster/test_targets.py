@@ -117,6 +117,17 @@ def test_deploy_reports_unreachable_api_server(tmp_path: Path) -> None:
     assert "refused" in result.stderr
 
 
+@proves("NMO-26a")
+def test_deploy_rejects_image_without_registry() -> None:
+    """Check that `make deploy` with an empty REGISTRY applies nothing, and names the variable."""
+    result = run_make("deploy", "VERSION=0.1.0", "REGISTRY=")
+
+    assert result.returncode != 0
+    assert (
+        "error: nothing was applied: the image /nodemaintenance:v0.1.0 has no registry: set REGISTRY" in result.stderr
+    )
+
+
 @pytest.mark.parametrize("overlay", ["pigeon", "~no-such-user/pigeon"])
 def test_unknown_overlay_is_rejected(overlay: str) -> None:
     """Check that an unknown overlay, or one in an unknown user's home, is rejected with the list of overlays."""

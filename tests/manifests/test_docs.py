@@ -41,6 +41,7 @@ INSTALL_PAGE = (ROOT / "docs/install.md").read_text()
 UNINSTALL_PAGE = (ROOT / "docs/uninstall.md").read_text()
 CONFIGURATION_PAGE = (ROOT / "docs/configuration.md").read_text()
 CONSOLE_PAGE = (ROOT / "docs/console.md").read_text()
+SIZING_PAGE = (ROOT / "docs/sizing.md").read_text()
 OBSERVABILITY_PAGE = (ROOT / "docs/observability.md").read_text()
 EVENTS_PAGE = (ROOT / "docs/events.md").read_text()
 MUTEX_PAGE = (ROOT / "docs/mutex.md").read_text()
@@ -267,6 +268,28 @@ def test_components_can_be_combined(tmp_path: Path, components: tuple[str, ...])
     )
     assert ("PersistentVolumeClaim" in render_yaml(tmp_path)) is ("journal" in components)
     assert render_yaml(tmp_path).count("name: DATABASE_URL") == ("postgresql" in components)
+
+
+def test_sizing_page_states_cpu_requests_of_install_and_upgrade() -> None:
+    """Check the total CPU requests in docs/sizing.md: in an upgrade, all pods except `record` have a successor."""
+    proxy_millicores = int(re.findall(r"queue-proxy, which requests (\d+) m", SIZING_PAGE)[0])
+    requests: dict[str, int] = {}
+    successors = {}
+    for workload in render_overlay("knative"):
+        if "template" not in workload.get("spec", {}):
+            continue
+        (container,) = workload["spec"]["template"]["spec"]["containers"]
+        is_service = workload["kind"] == "Service"
+        pod = int(container["resources"]["requests"]["cpu"].removesuffix("m")) + is_service * proxy_millicores
+        name = workload["metadata"]["name"]
+        requests[name] = pod * workload["spec"].get("replicas", 1)
+        successors[name] = 0 if name == "record" else pod  # `validate` replaces one of its two pods at a time.
+    services = [name for name in requests if name not in ("record", "validate", "podsource")]
+
+    assert len(services) == 9
+    assert f"requests {sum(requests.values())} m in total" in SIZING_PAGE
+    assert f"Services request {sum(requests[name] for name in services)} m of this" in SIZING_PAGE
+    assert f"request up to {sum(requests.values()) + sum(successors.values())} m" in SIZING_PAGE
 
 
 def test_configuration_page_states_retry_durations() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from localcluster.cluster import LocalCluster
 from tests.e2e.environment import DELETE_DELAY_ANNOTATION
 from tests.manifests.documented_commands import read_commands
 from tests.manifests.helm import (
+    IMAGE_NAME,
     RELEASE,
     Values,
     normalize,
@@ -346,12 +348,18 @@ def test_documented_commands_install_upgrade_and_uninstall(release: Release) -> 
     They also run in tests/real, in a cluster whose nodes run containers.
     """
     kubeconfig = release.cluster.kubeconfig
-    run_helm(*read_documented_arguments("Install", "install"), kubeconfig=kubeconfig)
+    installed = run_helm(*read_documented_arguments("Install", "install"), kubeconfig=kubeconfig)
+    (list_command,) = re.findall("kubectl get .*", installed.stdout)
+    assert list_command == "kubectl get nm"  # `nodemaintenances` is the name of several API groups.
     objects = release.get_objects()
     assert len(release.list_live_names(objects)) > 50
 
     run_helm(*read_documented_arguments("Upgrade", "upgrade"), kubeconfig=kubeconfig)
     assert [revision["status"] for revision in release.list_history()] == ["superseded", "deployed"]
+    images = "jsonpath={.items[*].spec.template.spec.containers[*].image}"
+    kinds = "services.serving.knative.dev,deployments"
+    listed = release.cluster.kubectl("get", kinds, "-n", NAMESPACE, "-o", images).stdout.split()
+    assert set(listed) == {f"{IMAGE_NAME}:v0.1.1"}
 
     *ending, uninstall = read_commands("helm.md", "Uninstall")
     for command in ending:
@@ -361,6 +369,10 @@ def test_documented_commands_install_upgrade_and_uninstall(release: Release) -> 
     assert uninstall.split()[1:] == read_documented_arguments("Uninstall", "uninstall")
     run_helm(*uninstall.split()[1:], kubeconfig=kubeconfig)
     assert release.list_live_names(objects) == KEPT_OBJECTS
+
+    for command in read_commands("helm.md", "Remove the kept objects"):
+        release.cluster.kubectl(*command.split()[1:])
+    assert release.list_live_names(objects) == {f"namespace/{LEASE_NAMESPACE}"}
 
 
 def test_node_is_drained_during_upgrade_of_release(release: Release, tmp_path: Path) -> None:

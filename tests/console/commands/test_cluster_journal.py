@@ -238,7 +238,7 @@ def test_missing_console_is_reported_with_remedy(served_cluster: LocalCluster, v
 
     assert result.exit_code == 2
     assert f'serviceaccounts "{READER}" not found' in result.output
-    assert 'the component "console" of this version runs in the namespace "default"' in result.output
+    assert 'the component "console" of this version runs in the namespace "default" (with Helm' in result.output
 
 
 def test_command_reads_large_events_despite_response_size_limit(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -413,6 +414,7 @@ def test_cluster_functest_prints_problems_of_install(
     """Check that `make cluster-functest` prints what to check, and why no maintenance has begun."""
     report_failure("Broker", "no channel", "ChannelMissing")
     monkeypatch.setenv("KUBECONFIG", str(served_cluster.kubeconfig))
+    monkeypatch.setattr(functest, "_wait_until_install_is_ready", lambda cluster: None)
     monkeypatch.setattr(functest, "BEGIN_TIMEOUT_SECONDS", 0.0)
     monkeypatch.setattr(functest, "DRAIN_TIMEOUT_SECONDS", 0.0)
 
@@ -423,3 +425,47 @@ def test_cluster_functest_prints_problems_of_install(
     assert f"  still new after 0 s: {functest.NOT_BEGUN_HINT}" in lines
     assert "  Broker default is not ready: no channel" in lines
     assert lines[-1] == f"node {NODE} was never cordoned"
+
+
+def test_cluster_functest_waits_until_install_is_ready(
+    served_cluster: LocalCluster,
+    report_failure: ReportFailure,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Check that `make cluster-functest` creates no maintenance before the functions are ready."""
+    report_failure("Service", "Deploying", "Deploying")
+    ready = {"type": "Ready", "status": "True"}
+    monkeypatch.setenv("KUBECONFIG", str(served_cluster.kubeconfig))
+    monkeypatch.setattr(time, "sleep", lambda _: write_conditions(served_cluster, KNATIVE_OBJECTS, ready))
+    monkeypatch.setattr(functest, "BEGIN_TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr(functest, "DRAIN_TIMEOUT_SECONDS", 0.0)
+
+    with pytest.raises(functest.FunctestError, match="new after 0 s: "):
+        functest.run_functest(NODE)
+
+    services = list_names("Service")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == (
+        f"waiting until the install is ready: {len(services)} objects not ready, such as Knative Service {services[0]}"
+    )
+    assert lines[1].endswith(f": draining node {NODE}")
+
+
+def test_cluster_functest_without_ready_install_drains_no_node(
+    served_cluster: LocalCluster,
+    report_failure: ReportFailure,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Check that `make cluster-functest` fails with the install's problems if the install does not become ready."""
+    report_failure("Broker", "no channel", "ChannelMissing")
+    monkeypatch.setenv("KUBECONFIG", str(served_cluster.kubeconfig))
+    monkeypatch.setattr(functest, "INSTALL_TIMEOUT_SECONDS", 0.0)
+
+    message = "the install is not ready after 0 s: Broker default is not ready: no channel"
+    with pytest.raises(functest.FunctestError, match=message):
+        functest.run_functest(NODE)
+
+    assert "draining" not in capsys.readouterr().out
+    assert served_cluster.get_client().list(MEDIK8S.path)["items"] == []

@@ -244,4 +244,6 @@ def test_documented_commands_grant_and_check_access(
 
     assert granted.returncode == 0, granted.stderr
     assert viewed.returncode == 0, viewed.stderr
+    assert checked.returncode == 1
+    assert block[1].endswith(f"\n{checked.stderr}{checked.stdout}")
     assert checked.stdout == "no\n"
