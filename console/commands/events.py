@@ -274,8 +274,9 @@ def _warn_unknown_filters(journal: JournalReader, query: Query, count: int) -> N
     if query.node and not journal.select(Query(node=query.node, limit=1)):
         click.echo(f'Node "{query.node}" not found in the journal: see kubectl get nodes.', err=True)
     if query.maintenance and not journal.select(Query(maintenance=query.maintenance, limit=1)):
-        message = f'NodeMaintenance "{query.maintenance}" not found in the journal, by name or uid'
-        click.echo(f"{message}: see kubectl maintenance status.", err=True)
+        message = f'No events of NodeMaintenance "{query.maintenance}", by name or uid, are recorded yet.'
+        cause = "If it exists, no function has received its events, or the function record does not run"
+        click.echo(f"{message} {cause}: see kubectl maintenance status.", err=True)
     known_types = list(map(shorten_type, KNOWN_TYPES))
     for event_type in query.types:
         if event_type not in KNOWN_TYPES:

@@ -461,8 +461,9 @@ def test_unknown_node_or_maintenance_is_reported(run_events: RunEvents, output: 
     known_names_result = run_events("--node", "node-1", "--maintenance", "nm", "--until", "1d", "-o", output)
 
     assert unknown_node_result.stderr == 'Node "elsewhere" not found in the journal: see kubectl get nodes.\n'
-    assert unknown_maintenance_result.stderr.startswith(
-        'NodeMaintenance "uid-2" not found in the journal, by name or uid: see '
+    assert unknown_maintenance_result.stderr == (
+        'No events of NodeMaintenance "uid-2", by name or uid, are recorded yet. If it exists, no function has '
+        "received its events, or the function record does not run: see kubectl maintenance status.\n"
     )
     assert known_names_result.stderr == ""
     assert [result.exit_code for result in (unknown_node_result, unknown_maintenance_result, known_names_result)] == [
