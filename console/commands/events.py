@@ -25,6 +25,7 @@ from console.terminal.journal import (
     open_readable_journal,
     readable_journal_option,
     reject_maintenance_with_run,
+    repeat_journal_options,
 )
 from console.terminal.options import (
     Limit,
@@ -245,7 +246,7 @@ def _print_entries(
     elif output == "tree" and (stripped := list(map(strip_data, entries))):
         ids = find_missing_cause_ids(stripped)
         causes = map(strip_data, journal.iter_entries(Query(ids=ids))) if ids else ()
-        click.echo("\n".join(format_trees(build_trees(stripped, causes, now))))
+        click.echo("\n".join(format_trees(build_trees(stripped, causes, now), repeat_journal_options())))
     else:
         origins: dict[tuple[str, str], Origin] = {}
         table = list(format_table(_collect_origins(entries, origins), now))
