@@ -5,7 +5,6 @@ Each dead letter is delivered only to the function that did not accept it.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -30,13 +29,13 @@ from console.terminal.journal import (
     open_journal,
     open_readable_journal,
     readable_journal_option,
+    repeat_journal_options,
 )
 from console.terminal.options import (
     NonEmptyText,
     broker_option,
     cluster_options,
     functions_option,
-    is_set_on_command_line,
     namespace_option,
     output_option,
 )
@@ -81,18 +80,15 @@ def deadletters(include_redriven: bool, journal: str, namespace: str, output: st
         rows = [(_build_row(fields, now), _describe(fields, now)) for fields in dead_letters]
         show_described_rows(COLUMNS, rows, "No dead letters found.")
         if any(fields["open"] for fields in dead_letters):
-            click.echo(escape(_format_redrive_hint(journal, namespace)), err=True)
+            click.echo(escape(_format_redrive_hint(journal)), err=True)
 
 
-def _format_redrive_hint(journal: str, namespace: str) -> str:
+def _format_redrive_hint(journal: str) -> str:
     """Return how to deliver or close a dead letter in this journal; `redrive` cannot read the cluster's journal."""
     if journal == CLUSTER:
         return "To deliver one again or to close it: open the page Dead letters of the console"
-    from eventing.journal.database import redact_password  # This slow import is only needed for an opened journal.
-
-    options = (("journal", "--journal", redact_password(journal)), ("namespace", "-n", namespace))
-    repeated = "".join(f" {flag} {shlex.quote(value)}" for name, flag, value in options if is_set_on_command_line(name))
-    return f"To deliver one again: kubectl maintenance redrive EVENT{repeated}; to close it: add --discard"
+    command = f"kubectl maintenance redrive EVENT{repeat_journal_options()}"
+    return f"To deliver one again: {command}; to close it: add --discard"
 
 
 def _build_row(fields: dict[str, Any], now: datetime) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from console.terminal.journal import (
     open_readable_journal,
     readable_journal_option,
     reject_maintenance_with_run,
+    repeat_journal_options,
 )
 from console.terminal.options import (
     Limit,
@@ -245,7 +246,7 @@ def _print_entries(
     elif output == "tree" and (stripped := list(map(strip_data, entries))):
         ids = find_missing_cause_ids(stripped)
         causes = map(strip_data, journal.iter_entries(Query(ids=ids))) if ids else ()
-        click.echo("\n".join(format_trees(build_trees(stripped, causes, now))))
+        click.echo("\n".join(format_trees(build_trees(stripped, causes, now), repeat_journal_options())))
     else:
         origins: dict[tuple[str, str], Origin] = {}
         table = list(format_table(_collect_origins(entries, origins), now))
@@ -274,8 +275,9 @@ def _warn_unknown_filters(journal: JournalReader, query: Query, count: int) -> N
     if query.node and not journal.select(Query(node=query.node, limit=1)):
         click.echo(f'Node "{query.node}" not found in the journal: see kubectl get nodes.', err=True)
     if query.maintenance and not journal.select(Query(maintenance=query.maintenance, limit=1)):
-        message = f'NodeMaintenance "{query.maintenance}" not found in the journal, by name or uid'
-        click.echo(f"{message}: see kubectl maintenance status.", err=True)
+        message = f'No events of NodeMaintenance "{query.maintenance}", by name or uid, are recorded yet.'
+        cause = "If it exists, no function has received its events, or the function record does not run"
+        click.echo(f"{message} {cause}: see kubectl maintenance status.", err=True)
     known_types = list(map(shorten_type, KNOWN_TYPES))
     for event_type in query.types:
         if event_type not in KNOWN_TYPES:

@@ -51,7 +51,7 @@ def suggest_overview_steps(maintenances: Sequence[Maintenance]) -> list[NextStep
 
 
 def _suggest_step(maintenance: Maintenance) -> NextStep:
-    node, phase, name = get_node_name(maintenance), get_phase_label(maintenance), maintenance["metadata"]["name"]
+    node, phase, uid = get_node_name(maintenance), get_phase_label(maintenance), maintenance["metadata"]["uid"]
     follow, stop = f"kubectl maintenance status {node} --watch", f"kubectl maintenance stop {node}"
     if is_deleting(maintenance):
         return NextStep("The node is being restored. To follow that", follow)
@@ -60,9 +60,8 @@ def _suggest_step(maintenance: Maintenance) -> NextStep:
     if phase == FAILED:
         return NextStep("The maintenance has failed. To return the node to service, and then to start again", stop)
     if phase in (PHASE_FAILING, PHASE_WAITING):
-        return NextStep(
-            "To find the step that failed or is missing", f"kubectl maintenance events --maintenance {name}"
-        )
+        # Not the name, which also selects the events of earlier maintenances.
+        return NextStep("To find the step that failed or is missing", f"kubectl maintenance events --maintenance {uid}")
     if _is_blocked(maintenance):
         return NextStep("The drain continues as soon as the pods are unblocked. To follow it", follow)
     return NextStep("No pod is blocked. To follow the drain", follow)

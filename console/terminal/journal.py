@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -93,6 +94,19 @@ def open_readable_journal(journal_url: str, namespace: str) -> Iterator[JournalR
 
     with open_client() as client:
         yield ClusterJournal(client, namespace)
+
+
+def repeat_journal_options() -> str:
+    """Return the options of the command line that select the journal, for a suggested command; "" if there are none."""
+    params, options = click.get_current_context().params, ""
+    if is_set_on_command_line("journal"):
+        location = params["journal"]
+        if location != CLUSTER:
+            from eventing.journal.database import redact_password  # This slow import is done for an opened journal.
+
+            location = redact_password(location)
+        options = f" --journal {quote(location)}"
+    return f"{options} -n {quote(params['namespace'])}" if is_set_on_command_line("namespace") else options
 
 
 def read_recorded_drains(journal_url: str) -> list[RecordedDrain]:

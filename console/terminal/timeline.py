@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
+from shlex import quote
 from typing import Any
 
 import click
@@ -32,10 +33,11 @@ HEADINGS: Row = (f"TIME ({datetime.now().astimezone():%Z})", "TYPE", "NODE", "MA
 """Headings of the table; its times are in the local time zone, as are the values of `--since` and `--until`."""
 
 
-def format_trees(trees: Sequence[Tree]) -> Iterator[str]:
-    """Yield a heading for each maintenance or upgrade run, followed by one line per event.
+def format_trees(trees: Sequence[Tree], journal_options: str = "") -> Iterator[str]:
+    """Yield a heading for each maintenance or upgrade run, one line per event, and how to replay the longest attempt.
 
-    Successive events that led to nothing, such as ticks that changed nothing, share a line.
+    Successive events that led to nothing, such as ticks that changed nothing, share a line. `journal_options` are
+    appended to the suggested command.
     """
     for number, tree in enumerate(trees):
         if number:
@@ -54,6 +56,10 @@ def format_trees(trees: Sequence[Tree]) -> Iterator[str]:
             else:
                 for depth, branch in depths_and_branches:
                     yield _format_branch(depth, branch, start, longest, is_slowest=branch is slowest)
+        if longest:
+            selection = f"--id {quote(longest.event)} --function {quote(longest.function)}"
+            command = f"kubectl maintenance replay {selection} --dry-run=server{journal_options}"
+            yield escape(f"To replay the longest attempt: {command}")
 
 
 def is_idle_tick(entry: Entry, now: datetime) -> bool:

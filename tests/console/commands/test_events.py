@@ -74,12 +74,12 @@ def get_event_ids(result: Result) -> list[str]:
     return [entry["event"]["id"] for entry in json.loads(result.stdout)]
 
 
-def test_tree_shows_slow_failed_and_missing_attempts(run_events: RunEvents) -> None:
+def test_tree_shows_slow_failed_and_missing_attempts(run_events: RunEvents, journal_url: str) -> None:
     """Check that the tree shows each event below the event that caused it, with delays, durations and status codes."""
     result = run_events("-o", "tree")
 
     assert result.exit_code == 0, result.output
-    heading, added, begun, cordoned, pods_gone, _, heading_without_maintenance, tick = result.stdout.splitlines()
+    heading, added, begun, cordoned, pods_gone, replay, _, other_heading, tick = result.stdout.splitlines()
     assert heading.startswith("nm (uid-1), node node-1, ")
     assert heading.endswith("4 events in 3.000 s, 1 failed, 1 missing")
     assert added.split() == ["+0.000", "s", "apiserver.resource.add", "begin", "90", "ms"]
@@ -100,8 +100,25 @@ def test_tree_shows_slow_failed_and_missing_attempts(run_events: RunEvents) -> N
     ]
     assert cordoned.index("└─") > begun.index("└─")
     assert pods_gone.split() == ["+3.000", "s", "pods.gone", "evict", "MISSING"]
-    assert heading_without_maintenance.startswith("Without a maintenance, ")
+    selection = f"--id {BEGUN.get_id()} --function cordon --dry-run=server --journal {journal_url}"
+    assert replay == f"To replay the longest attempt: kubectl maintenance replay {selection}"
+    assert other_heading.startswith("Without a maintenance, ")
     assert tick.split()[2:] == ["sources.ping", "resync", "30", "ms"]
+
+
+def test_event_id_in_replay_command_is_quoted(journal_url: str) -> None:
+    """Check that a shell does not execute an event's id, because any client that may post events controls this text."""
+    event = CloudEvent({"id": "$(reboot)", "source": "/test", "type": events.RESOURCE_ADDED}, ADDED.get_data())
+    with closing(Journal(journal_url)) as journal:
+        journal.write_event(event, START_TIME)
+        journal.write_attempts(
+            Attempt("/test", event.get_id(), name, START_TIME, seconds, 503)
+            for name, seconds in (("begin", 0.2), ("status", 0.1))
+        )
+
+    *_, replay = CliRunner().invoke(cli, ["events", "--journal", journal_url, "-o", "tree"]).stdout.splitlines()
+
+    assert " --id '$(reboot)' --function begin " in replay
 
 
 @pytest.mark.parametrize("options", [("--maintenance", "nm"), ("--maintenance", "nm", "-o", "tree")])
@@ -215,7 +232,7 @@ def test_tree_marks_failed_step_although_its_response_has_status_of_success(fail
     """X-6: the step that failed is marked, and the event that reports the failure shows the step and the reason."""
     command_line = ["events", "--journal", failed_step_journal_url, "-o", "tree"]
 
-    heading, _, begun, failed = CliRunner().invoke(cli, command_line, color=True).stdout.splitlines()
+    heading, _, begun, failed, _ = CliRunner().invoke(cli, command_line, color=True).stdout.splitlines()
 
     assert "1 failed" in heading
     assert "\x1b[31m\x1b[1mcordon 100 ms FAILED\x1b[0m, status 100 ms" in begun
@@ -461,8 +478,9 @@ def test_unknown_node_or_maintenance_is_reported(run_events: RunEvents, output: 
     known_names_result = run_events("--node", "node-1", "--maintenance", "nm", "--until", "1d", "-o", output)
 
     assert unknown_node_result.stderr == 'Node "elsewhere" not found in the journal: see kubectl get nodes.\n'
-    assert unknown_maintenance_result.stderr.startswith(
-        'NodeMaintenance "uid-2" not found in the journal, by name or uid: see '
+    assert unknown_maintenance_result.stderr == (
+        'No events of NodeMaintenance "uid-2", by name or uid, are recorded yet. If it exists, no function has '
+        "received its events, or the function record does not run: see kubectl maintenance status.\n"
     )
     assert known_names_result.stderr == ""
     assert [result.exit_code for result in (unknown_node_result, unknown_maintenance_result, known_names_result)] == [
@@ -472,7 +490,7 @@ def test_unknown_node_or_maintenance_is_reported(run_events: RunEvents, output: 
     ]
 
 
-def test_export_can_be_imported_into_new_journal(run_events: RunEvents, tmp_path: Path) -> None:
+def test_export_can_be_imported_into_new_journal(run_events: RunEvents, journal_url: str, tmp_path: Path) -> None:
     """X-2: an export can be imported into a new journal from a pipe; a second import adds nothing."""
     exported = run_events("-o", "jsonl").stdout_bytes
     other_journal = str(tmp_path / "other.db")
@@ -484,8 +502,8 @@ def test_export_can_be_imported_into_new_journal(run_events: RunEvents, tmp_path
         "5 new events imported\n",
         "0 new events imported\n",
     ]
-    imported_tree = CliRunner().invoke(cli, ["events", "--journal", other_journal, "-o", "tree"]).stdout
-    assert imported_tree == run_events("-o", "tree").stdout
+    imported_tree = CliRunner().invoke(cli, ["events", "-o", "tree"], env={"JOURNAL": other_journal}).stdout
+    assert imported_tree == run_events("-o", "tree").stdout.replace(f" --journal {journal_url}", "")
 
 
 def test_invalid_line_in_import_is_reported_with_file_and_line_number(run_events: RunEvents, tmp_path: Path) -> None:

@@ -10,12 +10,13 @@ from console.operations.next_steps import suggest_node_steps, suggest_overview_s
 from kube.paths import Object
 
 FOLLOW, STOP = "kubectl maintenance status node-1 --watch", "kubectl maintenance stop node-1"
-FIND_STEP = "kubectl maintenance events --maintenance disk"
+FIND_STEP = "kubectl maintenance events --maintenance uid-1"
+"""The uid does not select an earlier maintenance with the same name."""
 BLOCKED_PODS = [{"namespace": "shop", "name": "web-1", "reason": "DisruptionBudget", "message": "needs 2"}]
 
 
 def build_maintenance(node: str = "node-1", **status: Any) -> Object:
-    return {"metadata": {"name": "disk"}, "spec": {"nodeName": node}, "status": status}
+    return {"metadata": {"name": "disk", "uid": "uid-1"}, "spec": {"nodeName": node}, "status": status}
 
 
 @pytest.mark.parametrize(
