@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from console.operations.descriptions import (
@@ -97,6 +97,8 @@ class Row:
         reason: Why the node is in maintenance, as the requester wrote it.
         since, requester: When the maintenance was created, and by whom; "" without a maintenance.
         roles, version: The node's roles, separated by commas, and its kubelet's version.
+        last_change: When the status last changed, or when the end of the maintenance was requested; "" without a
+            maintenance. Rows that differ only in this time are equal, because the list does not show it.
         offered_action: START, STOP, or "" if neither applies now; `note` explains the state.
     """
 
@@ -116,6 +118,7 @@ class Row:
     requester: str = ""
     roles: str = ""
     version: str = ""
+    last_change: str = field(default="", compare=False)
 
     @property
     def is_in_maintenance(self) -> bool:
@@ -205,7 +208,8 @@ def _build_maintenance_row(name: str, node: NodeFacts | None, maintenance: Maint
     phase = get_phase_label(maintenance)
     has_counts = "evictionPods" in status
     is_blocked = phase == RUNNING and bool(blocked)
-    is_ending = is_deleting(maintenance)
+    is_ending, metadata = is_deleting(maintenance), maintenance["metadata"]
+    created = str(metadata.get("creationTimestamp") or "")
     return Row(
         name,
         _get_readiness(node),
@@ -219,10 +223,11 @@ def _build_maintenance_row(name: str, node: NodeFacts | None, maintenance: Maint
         blocker=_summarize_cause(status),
         reason=str(get_spec(maintenance).get("reason") or ""),
         note=f"{format_full_name(maintenance)} is being deleted; the functions restore the node." if is_ending else "",
-        since=str(maintenance["metadata"].get("creationTimestamp") or ""),
+        since=created,
         requester=get_requester(maintenance),
         roles=", ".join(node.roles) if node else "",
         version=node.version if node else "",
+        last_change=str(metadata["deletionTimestamp"] if is_ending else status.get("lastUpdate") or created),
     )
 
 

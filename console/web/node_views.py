@@ -252,6 +252,7 @@ def _render_parts(state: ClusterState, name: str, denials: ActionDenials) -> dic
     return {
         "tag": render_template("node_tag.html", row=details["row"]),
         "status": render_template("node_status.html", **details) + render_stale_banner(state.stale_since),
+        "facts": render_template("node_facts.html", **details),
         "offers": render_template("offers.html", row=details["row"], at="node", denials=denials),
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import NamedTuple
 
 from flask import Response, render_template
@@ -23,11 +24,54 @@ from eventing.journal.store import JournalError
 from kube.client.api_errors import ApiError
 from kube.paths import Object
 from kube.text_limits import format_count
+from kube.times import parse_time_or_none
 
 MAX_LISTED_NODES = 10
 """Maximum number of nodes in each list on the page; a link leads to the complete list."""
 REREAD_SECONDS = 10.0
 """Minimum seconds between two reads of the upgrade runs and the dead letters, which the console does not watch."""
+
+START_SECONDS, PROGRESS_SECONDS = 30.0, 300.0
+"""Seconds without a status change after which a maintenance counts as stalled.
+
+The first applies before the maintenance begins and while it ends, the second during the drain. The status of a healthy
+drain may remain unchanged for minutes, because a pod may use its whole grace period.
+"""
+
+
+class StalledNode(NamedTuple):
+    """A node whose maintenance makes no progress although no pod is blocked, with the reason in one sentence."""
+
+    row: Row
+    reason: str
+
+
+def list_stalled_nodes(rows: Sequence[Row], now: datetime) -> tuple[StalledNode, ...]:
+    """Return the nodes whose maintenance is stalled, the oldest maintenance first."""
+    reasons = ((row, _explain_stall(row, now)) for row in rows)
+    return tuple(
+        sorted((StalledNode(row, reason) for row, reason in reasons if reason), key=lambda node: node.row.since)
+    )
+
+
+def _explain_stall(row: Row, now: datetime) -> str:
+    """Return why the maintenance in progress is stalled, or "" if it is not; an ending one's blocker is outdated."""
+    last_change = parse_time_or_none(row.last_change)
+    if row.urgency != 1 or last_change is None:
+        return ""
+    is_ending, limit = not row.offered_action, START_SECONDS
+    if is_ending:
+        problem = "No function has restored this node yet"
+    elif row.total_pods is None:
+        problem = "No function has begun this maintenance"
+    else:
+        limit = PROGRESS_SECONDS
+        problem = f"This drain has made no progress for more than {PROGRESS_SECONDS / 60:.0f} minutes"
+    if (now - last_change).total_seconds() <= limit:
+        return ""
+    if row.blocker and not is_ending:
+        return row.blocker
+    return f"{problem}: check the functions with kubectl maintenance status {row.name}"
 
 
 @dataclass(frozen=True)
@@ -36,6 +80,7 @@ class Overview:
 
     Attributes:
         stuck: Nodes whose maintenance needs an administrator to continue.
+        stalled: Nodes whose maintenance makes no progress; `in_progress` contains them too.
         in_progress: Nodes whose maintenance is in progress.
         drained: Drained nodes, which wait until an administrator ends the maintenance.
         cordoned_count: Number of nodes that are cordoned without a maintenance.
@@ -44,13 +89,14 @@ class Overview:
 
     node_count: int
     stuck: Sequence[Row]
+    stalled: Sequence[StalledNode]
     in_progress: Sequence[Row]
     drained: Sequence[Row]
     cordoned_count: int
     not_ready_count: int
 
     @classmethod
-    def from_rows(cls, rows: Sequence[Row]) -> Overview:
+    def from_rows(cls, rows: Sequence[Row], stalled: Sequence[StalledNode] = ()) -> Overview:
         """Build the summary from the rows of the node list; each list begins with the oldest maintenance."""
         by_urgency: dict[int, list[Row]] = {}
         for row in sorted(rows, key=lambda row: row.since):
@@ -58,6 +104,7 @@ class Overview:
         return cls(
             node_count=len(rows),
             stuck=by_urgency.get(0, []),
+            stalled=stalled,
             in_progress=by_urgency.get(1, []),
             drained=by_urgency.get(2, []),
             cordoned_count=sum(not row.is_in_maintenance and row.state == STATE_CORDONED for row in rows),
@@ -97,7 +144,7 @@ class Alerts(NamedTuple):
 
 def select_tone(overview: Overview, alerts: Alerts) -> str:
     """Return the CSS class of the headline: "bad" for problems, "warn" for an unreadable journal, else "ok"."""
-    if overview.stuck or alerts.halted_runs or alerts.dead_letter_count:
+    if overview.stuck or overview.stalled or alerts.halted_runs or alerts.dead_letter_count:
         return "bad"
     return "warn" if alerts.journal_error else "ok"
 
@@ -105,7 +152,7 @@ def select_tone(overview: Overview, alerts: Alerts) -> str:
 def format_headline(overview: Overview, alerts: Alerts) -> str:
     """Return the page's headline: the number of problems, "Nothing is stuck", or that the journal cannot be read."""
     counts = (
-        (len(overview.stuck), "node"),
+        (len(overview.stuck) + len(overview.stalled), "node"),
         (len(alerts.halted_runs), "upgrade run"),
         (alerts.dead_letter_count, "dead letter"),
     )
@@ -127,13 +174,14 @@ class OverviewViews:
     def home(self) -> str:
         """Render the home page."""
         state, user = self._context.read_state()
-        values = _build_values(state, self._read_alerts())
+        values = _build_values(state, self._read_alerts(), _list_stalled_nodes_now(state))
         return render_template("home.html", user=user, **values)
 
     def live_home(self) -> Response:
         """Stream the content of the home page as server-sent events, after each change.
 
-        The stream also reads the upgrade runs and the dead letters again, at most every `REREAD_SECONDS`.
+        After an idle period, the stream sends the content again if a maintenance has become stalled. The stream also
+        reads the upgrade runs and the dead letters again, at most every `REREAD_SECONDS`.
         """
         state, _ = self._context.read_state()
 
@@ -171,8 +219,12 @@ class OverviewViews:
         return len(list_open_dead_letters(self._context.journal)) if self._context.has_journal else 0
 
 
-def _build_values(state: ClusterState, alerts: Alerts) -> Object:
-    overview = Overview.from_rows(state.rows)
+def _list_stalled_nodes_now(state: ClusterState) -> tuple[StalledNode, ...]:
+    return list_stalled_nodes(state.rows, datetime.now(timezone.utc))
+
+
+def _build_values(state: ClusterState, alerts: Alerts, stalled: tuple[StalledNode, ...]) -> Object:
+    overview = Overview.from_rows(state.rows, stalled)
     return {
         **{"overview": overview, "alerts": alerts, "max_listed": MAX_LISTED_NODES},
         **{"verdict": format_headline(overview, alerts), "tone": select_tone(overview, alerts)},
@@ -180,8 +232,10 @@ def _build_values(state: ClusterState, alerts: Alerts) -> Object:
 
 
 def _render_overview_once_per_state(state: ClusterState, alerts: Alerts) -> str:
-    return render_once_per_state(state, alerts, lambda: _render_overview(state, alerts))
+    stalled = _list_stalled_nodes_now(state)
+    return render_once_per_state(state, (alerts, stalled), lambda: _render_overview(state, alerts, stalled))
 
 
-def _render_overview(state: ClusterState, alerts: Alerts) -> str:
-    return render_template("overview.html", **_build_values(state, alerts)) + render_stale_banner(state.stale_since)
+def _render_overview(state: ClusterState, alerts: Alerts, stalled: tuple[StalledNode, ...]) -> str:
+    values = _build_values(state, alerts, stalled)
+    return render_template("overview.html", **values) + render_stale_banner(state.stale_since)

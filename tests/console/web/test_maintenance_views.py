@@ -9,6 +9,7 @@ from console.web.node_rows import build_html_id
 from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.pods import format_key
 from tests.chain.environment import EventChainEnvironment
+from tests.console.web.layout import find_overlapping_texts
 from tests.console.web.site import Browser, Site
 from tests.proofs import proves
 
@@ -174,6 +175,10 @@ def test_blocked_drain_shows_reason_and_continues(browser: Browser, environment:
     environment.allow_deployment_on_node(namespace, environment.create_node("held-spare"))
     command = browser.get_text(".scale-commands code")
     assert command == f"kubectl scale deployment/web -n {namespace} --replicas=4"
+    headings = browser.run_script("return [...document.querySelectorAll('main h2')].map(heading => heading.innerText)")
+    scale_index = headings.index("Scale up the workload")
+    assert headings.index("What blocks the drain") < scale_index < headings.index("Node")
+    assert find_overlapping_texts(browser, "main") == []
     environment.cluster.kubectl(*command.split()[1:])
     browser.wait_until(lambda: "Succeeded" in browser.get_text("main"))
     assert "100 %" in browser.get_text("main")
