@@ -9,6 +9,7 @@ from selenium.webdriver import Chrome
 
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
+from localcluster.processes import wait_until_ready
 from localcluster.product import Product
 from localcluster.web_console import WebConsole
 from tests.chain.environment import EventChainEnvironment
@@ -25,6 +26,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             environment = EventChainEnvironment(cluster, product)
             journal_option = ("--journal", product.journal)
             urls = {"functions_url": product.functions_url, "broker_url": product.broker_url}
+            # Until `record` has created the journal, pages show an error instead of recorded events.
+            environment.send_tick()
+            wait_until_ready("the journal", product.journal.exists, [])
             with WebConsole(cluster, folder / "product", *journal_option, **urls) as console:
                 yield Site(environment, console)
             environment.client.close()
