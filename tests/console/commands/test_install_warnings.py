@@ -405,6 +405,14 @@ def test_waiting_commands_print_warning_once(
     client.delete(MAINTENANCE_PATH, uid=client.get(MAINTENANCE_PATH)["metadata"]["uid"])
 
 
+def run_functest_without_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run `make cluster-functest`, which fails at once, because no function begins the maintenance."""
+    monkeypatch.setattr(functest, "BEGIN_TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr(functest, "DRAIN_TIMEOUT_SECONDS", 0.0)
+    with pytest.raises(functest.FunctestError, match="new after 0 s: "):
+        functest.run_functest(NODE)
+
+
 def test_cluster_functest_prints_problems_of_install(
     served_cluster: LocalCluster,
     report_failure: ReportFailure,
@@ -415,11 +423,8 @@ def test_cluster_functest_prints_problems_of_install(
     report_failure("Broker", "no channel", "ChannelMissing")
     monkeypatch.setenv("KUBECONFIG", str(served_cluster.kubeconfig))
     monkeypatch.setattr(functest, "_wait_until_install_is_ready", lambda cluster: None)
-    monkeypatch.setattr(functest, "BEGIN_TIMEOUT_SECONDS", 0.0)
-    monkeypatch.setattr(functest, "DRAIN_TIMEOUT_SECONDS", 0.0)
 
-    with pytest.raises(functest.FunctestError, match="new after 0 s: "):
-        functest.run_functest(NODE)
+    run_functest_without_functions(monkeypatch)
 
     lines = capsys.readouterr().out.splitlines()
     assert f"  still new after 0 s: {functest.NOT_BEGUN_HINT}" in lines
@@ -438,11 +443,8 @@ def test_cluster_functest_waits_until_install_is_ready(
     ready = {"type": "Ready", "status": "True"}
     monkeypatch.setenv("KUBECONFIG", str(served_cluster.kubeconfig))
     monkeypatch.setattr(time, "sleep", lambda _: write_conditions(served_cluster, KNATIVE_OBJECTS, ready))
-    monkeypatch.setattr(functest, "BEGIN_TIMEOUT_SECONDS", 0.0)
-    monkeypatch.setattr(functest, "DRAIN_TIMEOUT_SECONDS", 0.0)
 
-    with pytest.raises(functest.FunctestError, match="new after 0 s: "):
-        functest.run_functest(NODE)
+    run_functest_without_functions(monkeypatch)
 
     services = list_names("Service")
     lines = capsys.readouterr().out.splitlines()
