@@ -28,7 +28,7 @@ KNOWN_FUNCTIONS = (
     *dict.fromkeys(name for name, _ in SUBSCRIPTIONS),
     *("publish-conditions", "notify-owners", "renew-certificates", RECORD_FUNCTION),
 )
-"""All functions of this product. `SUBSCRIPTIONS` lacks the last four, whose Triggers are defined elsewhere."""
+"""All functions of this product. `SUBSCRIPTIONS` lacks those in the last line, whose Triggers are defined elsewhere."""
 
 
 @dataclass(frozen=True)
