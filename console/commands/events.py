@@ -77,7 +77,7 @@ IMPORT_PARAMETERS = ("file", "journal")
     "--failed",
     is_flag=True,
     help="Only events that report a failure, that a function failed to process even in its last attempt, or that "
-    "could not be delivered.",
+    "could not be delivered; without dead letters that were redriven or discarded.",
 )
 @click.option(
     "--limit",

@@ -202,8 +202,9 @@ class Query:
         maintenance: Uid or name of the NodeMaintenance or upgrade mutex object.
         types: Select only events of these types.
         since, until: Select only events that arrived at or after `since` and before `until`; both have a time zone.
-        failed: Select only dead letters, `maintenance.step_failed`, `run.halted`, and events with a failed attempt that
-            was not followed by a successful response of the same function.
+        failed: Select only dead letters that await a redrive, `maintenance.step_failed`, `run.halted`, and events with
+            a failed attempt that was not followed by a successful response of the same function, nor by a redrive or
+            discard of the dead letter.
         ids: Select only events with these ids.
         seqs: Select only entries with these values of `seq`.
         dead_letters_only: Select only dead letters.

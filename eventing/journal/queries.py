@@ -98,19 +98,21 @@ def _select_failed_events() -> Select[int]:
     """Build the query for the numbers of failed events.
 
     A failed attempt does not count if the same function succeeded after it had begun, as in `list_unresolved_failures`.
-    The query starts from the failures, because these are few regardless of the other conditions.
+    It does not count either if the event's dead letter was redriven successfully or discarded, and neither does that
+    dead letter. The query starts from the failures, because these are few regardless of the other conditions.
     """
     attempted = EVENTS.join(ATTEMPTS, (EVENTS.c.id == ATTEMPTS.c.event) & (EVENTS.c.source == ATTEMPTS.c.source))
     later = ATTEMPTS.alias("later")
     has_later_success = exists().where(
-        *(later.c[key] == ATTEMPTS.c[key] for key in ("event", "source", "function", "replay")),
+        *(later.c[key] == ATTEMPTS.c[key] for key in ("event", "source", "function")),
+        or_(later.c.replay == ATTEMPTS.c.replay, later.c.replay.startswith(REDRIVE_PREFIX)),
         later.c.at + later.c.seconds > ATTEMPTS.c.at,
         later.c.status < 400,
     )
     selections = (
         select(EVENTS.c.seq).where(EVENTS.c.type.in_(FAILURE_TYPES)),
-        select(EVENTS.c.seq).where(IS_DEAD_LETTER),
-        select(EVENTS.c.seq).select_from(attempted).where(IS_FAILED_ATTEMPT, ~has_later_success),
+        select(EVENTS.c.seq).where(IS_DEAD_LETTER, ~_build_redriven_condition()),
+        select(EVENTS.c.seq).select_from(attempted).where(~IS_DEAD_LETTER, IS_FAILED_ATTEMPT, ~has_later_success),
     )
     return select(union_all(*selections).subquery().c.seq)
 
