@@ -16,7 +16,7 @@ from cloudevents.core.v1.event import CloudEvent
 from sqlalchemy import ColumnElement, Row, Select, exists, func, or_, select, union_all
 
 from eventing.events import FAILURE_TYPES
-from eventing.journal.entries import REDRIVE_PREFIX, Query
+from eventing.journal.entries import REDRIVE_PREFIX, SHORT_ID_CHARACTERS, Query
 from eventing.journal.schema import ATTEMPT_SIZE, ATTEMPTS, BODIES, EVENTS, IS_DEAD_LETTER, IS_FAILED_ATTEMPT
 
 MAX_SEQ = 2**63 - 1
@@ -47,6 +47,8 @@ def _build_conditions(query: Query) -> Iterator[ColumnElement[bool]]:
         yield or_(EVENTS.c.maintenance == query.maintenance, EVENTS.c.name == query.maintenance)
     filters = ((EVENTS.c.type, query.types), (EVENTS.c.seq, query.seqs), (EVENTS.c.id, query.ids))
     yield from (column.in_(values) for column, values in filters if values)
+    if query.short_id:
+        yield func.substr(EVENTS.c.id, 1, SHORT_ID_CHARACTERS) == query.short_id
     yield from _build_time_conditions(query)
     if query.dead_letters_only:
         yield IS_DEAD_LETTER
