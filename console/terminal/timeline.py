@@ -23,9 +23,12 @@ from eventing.journal.entries import SHORT_ID_CHARACTERS, Attempt, Entry, get_ob
 from eventing.journal.origins import Origin, find_origin
 from eventing.journal.tree import Branch, Tree, find_functions_without_attempt
 from kube.text_limits import format_count
+from kube.times import format_seconds, parse_time_or_none
 
 SLOW_SECONDS = 1.0
 """Minimum duration of an attempt, or delay of an event, that is highlighted; no function should take that long."""
+MAX_RECORDING_DELAY_SECONDS = 5
+"""Maximum delay of a maintenance's first event after the creation of the object that the tree does not mention."""
 MAX_INDENT_DEPTH = 12
 """Maximum depth of the tree's indentation; deeper events are not indented further."""
 TYPE_WIDTH, DELAY_WIDTH = 40, 10
@@ -56,6 +59,7 @@ def format_trees(trees: Sequence[Tree], journal_options: str = "") -> Iterator[s
         if text := origin.format():
             yield f"  {escape(text)}"
         start = min(branch.entry.arrived for _, branch in branches)
+        yield from _format_late_start(origin, start)
         slowest, longest = _find_slowest_branch(branches), _find_longest_attempt(branches)
         for (is_idle, idle_depth), group in groupby(branches, _get_fold_key):
             depths_and_branches = list(group)
@@ -68,6 +72,16 @@ def format_trees(trees: Sequence[Tree], journal_options: str = "") -> Iterator[s
             selection = f"--id {quote(longest.event)} --function {quote(longest.function)}"
             command = f"kubectl maintenance replay {selection} --dry-run=server{journal_options}"
             yield escape(f"To replay the longest attempt: {command}")
+
+
+def _format_late_start(origin: Origin, start: datetime) -> Iterator[str]:
+    """Yield when the object was created, if the first event arrived much later, such as after an outage of `record`."""
+    created = parse_time_or_none(origin.created)
+    if created and (seconds := int((start - created).total_seconds())) > MAX_RECORDING_DELAY_SECONDS:
+        yield (
+            f"  Created at {created.astimezone():%Y-%m-%d %H:%M:%S}, {format_seconds(seconds)} before the first event "
+            "below"
+        )
 
 
 def is_idle_tick(entry: Entry, now: datetime) -> bool:

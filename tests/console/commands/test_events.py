@@ -190,6 +190,22 @@ def test_drain_that_was_given_up_differs_from_finished_drain(
     assert f"nm (uid-1): {text.capitalize()}\n" in table if text else "iven up" not in table
 
 
+@pytest.mark.parametrize(("seconds", "is_shown"), [(300, True), (4, False)])
+def test_tree_names_creation_that_was_recorded_late(journal_url: str, seconds: int, is_shown: bool) -> None:
+    """Check that the tree states how long before the first event the object was created, as after an outage."""
+    created = START_TIME.replace(microsecond=0)
+    metadata = {"name": "nm", "uid": "uid-1", "creationTimestamp": created.isoformat().replace("+00:00", "Z")}
+    added = CloudEvent(ADDED.get_attributes(), {"metadata": metadata, "spec": {"nodeName": "node-1"}})
+    with closing(Journal(journal_url)) as journal:
+        journal.write_event(added, created + timedelta(seconds=seconds))
+
+    lines = CliRunner().invoke(cli, ["events", "--journal", journal_url, "-o", "tree"]).stdout.splitlines()
+
+    text = f"  Created at {created.astimezone():%Y-%m-%d %H:%M:%S}, 5m before the first event below"
+    assert (lines[1] == text) == is_shown
+    assert len(lines) == (3 if is_shown else 2)
+
+
 def test_function_with_recorded_reply_but_no_attempt_is_not_missing(journal_url: str) -> None:
     """Check that a function whose reply is recorded is not reported as missing, even without a recorded attempt.
 
