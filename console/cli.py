@@ -30,6 +30,8 @@ COMMANDS = {
     "mutex": "Show upgrade runs, or resume a run that has stopped.",
     "must-gather": "Write maintenances, runs, nodes, virtual machines, budgets, events, pods and logs "
     "into one archive.",
+    "history": "Show past and running maintenances, the newest first: who requested each, how long it took, and its "
+    "outcome.",
     "events": "Show recorded events: the tree of a maintenance shows which step was slow, failed, or is missing.",
     "replay": "Replay recorded events, and compare each function's new response with the recorded one.",
     "deadletters": "List dead letters, each with the event, the function that did not accept it, and the reason.",
@@ -53,6 +55,7 @@ SHORT_HELPS = {
     "certificates": "List certificates, or renew one now",
     "mutex": "Show upgrade runs, or resume a halted run",
     "must-gather": "Write everything that support needs into one archive",
+    "history": "Show past and running maintenances, and their outcomes",
     "events": "Show recorded events, such as the tree of a maintenance",
     "replay": "Replay recorded events, and compare the responses",
     "deadletters": "List the events that a function did not accept",

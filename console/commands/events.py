@@ -77,7 +77,7 @@ IMPORT_PARAMETERS = ("file", "journal")
     "--failed",
     is_flag=True,
     help="Only events that report a failure, that a function failed to process even in its last attempt, or that "
-    "could not be delivered.",
+    "could not be delivered; without dead letters that were redriven or discarded.",
 )
 @click.option(
     "--limit",
@@ -115,7 +115,8 @@ def events(
     With --maintenance, and in the tree, the first lines name who started and ended the maintenance, and the reason.
 
     The table omits ticks that changed nothing, of which there are several per minute; the tree shows how many there
-    were. With --follow, an event whose attempts are recorded later has a second row.
+    were. The table shows the maintenance in parentheses if its name differs from the node's. With --follow, an event
+    whose attempts are recorded later has a second row.
 
     \b
     Example:
@@ -237,8 +238,8 @@ def _print_entries(
 ) -> None:
     """Print the entries; keep only their printed fields, because the data of all events may not fit in memory.
 
-    If `shows_origins` is true, lines above the table show which users started and ended each maintenance. The tree
-    always contains these lines.
+    If `shows_origins` is true, lines above the table show which users started and ended each maintenance. The table
+    then omits the maintenance's name. The tree always contains these lines.
     """
     now = datetime.now(timezone.utc)
     if output == "json":
@@ -249,7 +250,7 @@ def _print_entries(
         click.echo("\n".join(format_trees(build_trees(stripped, causes, now), repeat_journal_options())))
     else:
         origins: dict[tuple[str, str], Origin] = {}
-        table = list(format_table(_collect_origins(entries, origins), now))
+        table = list(format_table(_collect_origins(entries, origins), now, shows_names=not shows_origins))
         click.echo("\n".join([*(format_origins(origins) if shows_origins else ()), *table]))
 
 

@@ -177,13 +177,17 @@ def _render_nodes(nodes: Sequence[Object], now: datetime) -> RenderableType:
 
 
 def _render_jobs_of_last_node(nodes: Sequence[Object], now: datetime) -> list[RenderableType]:
-    """Build a table of the Jobs of the last node that has Jobs; the JSON output contains the Jobs of all nodes."""
+    """Build a table of the Jobs of the last node that has Jobs, followed by the command for each Job's log.
+
+    The JSON output contains the Jobs of all nodes, and the namespace of each Job's rule.
+    """
     nodes_with_jobs = [node for node in nodes if node["jobs"]]
     if not nodes_with_jobs:
         return []
-    table = create_table("JOB", "RULE", "RESULT", "AGE", "LOG COMMAND")
-    for job in nodes_with_jobs[-1]["jobs"]:
+    table, jobs = create_table("JOB", "RULE", "RESULT", "AGE"), nodes_with_jobs[-1]["jobs"]
+    for job in jobs:
         result = Text(job["result"], RESULT_COLORS.get(job["result"], "yellow"))
         age = format_age(job["created"], now) if job["created"] else ""
-        table.add_row(job["name"], job["rule"], result, age, job["logs"])
-    return [Text(""), Text(f"Jobs of {nodes_with_jobs[-1]['node']}", "bold"), table]
+        table.add_row(job["name"], job["rule"].rpartition("/")[2], result, age)
+    head, commands = Text(f"Jobs of {nodes_with_jobs[-1]['node']}", "bold"), [Text(job["logs"]) for job in jobs]
+    return [Text(""), head, table, Text(""), Text("To show the logs:"), *commands]

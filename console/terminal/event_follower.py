@@ -50,7 +50,8 @@ class EventFollower:
         is_first = not self._widths  # The first call sets the column widths.
         query = self.query if is_first else replace(self.query, after_seq=self._settled_seq, limit=0, keep_newest=False)
         now = datetime.now(timezone.utc)
-        found = [(entry, build_row(entry, now)) for entry in map(strip_data, self.journal.iter_entries(query))]
+        entries, shows_names = map(strip_data, self.journal.iter_entries(query)), not query.maintenance
+        found = [(entry, build_row(entry, now, shows_names=shows_names)) for entry in entries]
         changed = [
             (entry.seq, row) for entry, row in found if self._rows.get(entry.seq) != row and self._is_shown(entry, now)
         ]

@@ -21,7 +21,7 @@ from console.terminal.completion import complete_maintenances
 from console.terminal.options import NonEmptyText, combine_options, is_set_on_command_line, text_option
 from console.terminal.output import escape
 from eventing.events import SOURCE_PREFIX, shorten_type
-from eventing.journal.entries import Entry, Query, strip_data
+from eventing.journal.entries import SHORT_ID_CHARACTERS, Entry, Query, strip_data
 from kube.mutex.objects import RUN_KIND
 from kube.text_limits import format_first_names
 
@@ -35,7 +35,7 @@ CLUSTER = "cluster"
 MAX_DRAIN_EVENTS = 400
 """Maximum number of events to read for the estimate of a drain's duration, enough for 200 recorded drains."""
 MAX_SHOWN_UIDS = 5
-"""Maximum number of other uids in the message about an ambiguous name."""
+"""Maximum number of uids or ids in the message about an ambiguous name or short id."""
 
 
 def _get_journal_location(default: str) -> str:
@@ -137,7 +137,13 @@ class EventSelection:
 
 
 selection_options = combine_options(
-    click.option("--id", "ids", type=NonEmptyText(), multiple=True, help="The event with this id; repeatable."),
+    click.option(
+        "--id",
+        "ids",
+        type=NonEmptyText(),
+        multiple=True,
+        help="The event with this id, or with its first 8 characters; repeatable.",
+    ),
     text_option(
         "--maintenance",
         completer=complete_maintenances,
@@ -188,6 +194,7 @@ def select_entries(journal: JournalReader, selection: EventSelection) -> list[En
         raise click.UsageError(
             "no events selected: name their ids with --id, or their object with --maintenance or --run"
         )
+    ids = tuple(_expand_short_id(journal, event_id) for event_id in ids)
     entries = _deduplicate_events(journal.select(Query(ids=ids, maintenance=maintenance)))
     if maintenance:  # Omit events of other clients that contain the object's name without its uid.
         entries = [entry for entry in entries if entry.maintenance]
@@ -199,6 +206,23 @@ def select_entries(journal: JournalReader, selection: EventSelection) -> list[En
         newest = _find_newest_uid(entries, maintenance)
         entries = [entry for entry in entries if entry.maintenance == newest]
     return _slice_by_types(entries, selection.first_type, selection.last_type)
+
+
+def _expand_short_id(journal: JournalReader, event_id: str) -> str:
+    """Return the id of the event whose id starts with `event_id`, which the table of events shows.
+
+    An id of another length, an unknown id, and an id that equals `event_id` are returned unchanged. Raises a `NoResult`
+    that names the ids if several events match.
+    """
+    if len(event_id) != SHORT_ID_CHARACTERS:
+        return event_id
+    ids = sorted({str(entry.event.get_id()) for entry in journal.iter_entries(Query(short_id=event_id))})
+    if event_id in ids or not ids:
+        return event_id
+    if len(ids) > 1:
+        names = format_first_names(ids, MAX_SHOWN_UIDS)
+        raise NoResult(f"several events have an id that starts with {event_id}: name one of {names}")
+    return ids[0]
 
 
 def _find_newest_uid(entries: Sequence[Entry], name_or_uid: str) -> str:

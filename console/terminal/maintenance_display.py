@@ -45,8 +45,11 @@ BAR_WIDTH, OVERVIEW_BAR_WIDTH = 20, 10
 """Width of the progress bar in a node's details, and in the overview table, which must fit into 80 columns."""
 OVERVIEW_COLUMNS = ("NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON")
 WIDE_COLUMNS = ("MAINTENANCE", "REQUESTED BY")
-MAX_UNBROKEN_NODE_CHARACTERS = 20
-"""Maximum length of a node name up to which the table does not wrap names; REASON takes the remaining width."""
+MAX_UNBROKEN_NODE_CHARACTERS, MAX_UNBROKEN_WIDE_CHARACTERS = 20, 30
+"""Maximum length up to which a table does not wrap the names of nodes, or the text in `WIDE_COLUMNS`.
+
+REASON takes the remaining width.
+"""
 MAX_NAMED_PODS = 5
 """Maximum number of blocked pods per cause that a node's details list, except with `-o wide`."""
 MAX_ROW_REASON_CHARACTERS, MAX_REASON_CHARACTERS = 60, 300
@@ -100,10 +103,13 @@ def render_overview(maintenances: Sequence[Maintenance], now: datetime, *, is_wi
         return Text("No maintenances found.")
     wide_columns = WIDE_COLUMNS if is_wide else ()
     table, errors = create_table(*OVERVIEW_COLUMNS, *wide_columns), []
-    longest = max(len(get_node_name(maintenance)) for maintenance in maintenances)
-    for column in table.columns[longest > MAX_UNBROKEN_NODE_CHARACTERS : OVERVIEW_COLUMNS.index("REASON")]:
+    longest_node = max(len(get_node_name(maintenance)) for maintenance in maintenances)
+    for column in table.columns[longest_node > MAX_UNBROKEN_NODE_CHARACTERS : OVERVIEW_COLUMNS.index("REASON")]:
         column.no_wrap = True
-    for maintenance in maintenances:
+    wide_rows = [_build_wide_cells(maintenance) if is_wide else () for maintenance in maintenances]
+    for column, cells in zip(table.columns[len(OVERVIEW_COLUMNS) :], zip(*wide_rows, strict=True), strict=True):
+        column.no_wrap = max(map(len, cells)) <= MAX_UNBROKEN_WIDE_CHARACTERS
+    for maintenance, wide_cells in zip(maintenances, wide_rows, strict=True):
         status, phase = get_status(maintenance), get_phase_label(maintenance)
         table.add_row(
             get_node_name(maintenance),
@@ -113,7 +119,7 @@ def render_overview(maintenances: Sequence[Maintenance], now: datetime, *, is_wi
             str(len(status.get("blockedPods") or [])),
             format_age(maintenance["metadata"]["creationTimestamp"], now),
             Text(_truncate_reason(maintenance, MAX_ROW_REASON_CHARACTERS), no_wrap=True, overflow="ellipsis"),
-            *(_build_wide_cells(maintenance) if is_wide else ()),
+            *wide_cells,
         )
         if error := _get_stopping_error(maintenance):
             outcome = ERROR_VERBS[phase]
@@ -121,8 +127,8 @@ def render_overview(maintenances: Sequence[Maintenance], now: datetime, *, is_wi
     return Group(table, *errors)
 
 
-def _build_wide_cells(maintenance: Maintenance) -> tuple[Text, Text]:
-    return Text(format_full_name(maintenance)), Text(get_requester(maintenance))
+def _build_wide_cells(maintenance: Maintenance) -> tuple[Text, ...]:
+    return Text(maintenance["metadata"]["name"]), Text(get_requester(maintenance))
 
 
 def _get_stopping_error(maintenance: Maintenance) -> str:

@@ -6,6 +6,7 @@ The lines contain ANSI styles, which `click.echo` removes if the output is not a
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
@@ -18,19 +19,29 @@ from console.terminal.output import escape
 from eventing.dead_letters import DeadLetter
 from eventing.events import shorten_type
 from eventing.http_binding import encode_structured
-from eventing.journal.entries import Attempt, Entry, get_object_identity
+from eventing.journal.entries import SHORT_ID_CHARACTERS, Attempt, Entry, get_object_identity
 from eventing.journal.origins import Origin, find_origin
 from eventing.journal.tree import Branch, Tree, find_functions_without_attempt
 from kube.text_limits import format_count
+from kube.times import format_seconds, parse_time_or_none
 
 SLOW_SECONDS = 1.0
 """Minimum duration of an attempt, or delay of an event, that is highlighted; no function should take that long."""
+MAX_RECORDING_DELAY_SECONDS = 5
+"""Maximum delay of a maintenance's first event after the creation of the object that the tree does not mention."""
 MAX_INDENT_DEPTH = 12
 """Maximum depth of the tree's indentation; deeper events are not indented further."""
 TYPE_WIDTH, DELAY_WIDTH = 40, 10
+YEAR_CHARACTERS = len("2026-")
+"""Number of characters of a formatted time that the table omits."""
+UUID_PATTERN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""Matches the id of an event that this product, Knative's sources or the API server's client has created."""
 Row = tuple[str, ...]
-HEADINGS: Row = (f"TIME ({datetime.now().astimezone():%Z})", "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS")
-"""Headings of the table; its times are in the local time zone, as are the values of `--since` and `--until`."""
+HEADINGS: Row = (f"TIME ({datetime.now().astimezone():%Z})", "TYPE", "NODE", "ID", "ATTEMPTS")
+"""Headings of the table; its times are in the local time zone, as are the values of `--since` and `--until`.
+
+With names of normal length, the table must fit into 100 columns. The JSON output contains the full values.
+"""
 
 
 def format_trees(trees: Sequence[Tree], journal_options: str = "") -> Iterator[str]:
@@ -48,6 +59,7 @@ def format_trees(trees: Sequence[Tree], journal_options: str = "") -> Iterator[s
         if text := origin.format():
             yield f"  {escape(text)}"
         start = min(branch.entry.arrived for _, branch in branches)
+        yield from _format_late_start(origin, start)
         slowest, longest = _find_slowest_branch(branches), _find_longest_attempt(branches)
         for (is_idle, idle_depth), group in groupby(branches, _get_fold_key):
             depths_and_branches = list(group)
@@ -60,6 +72,16 @@ def format_trees(trees: Sequence[Tree], journal_options: str = "") -> Iterator[s
             selection = f"--id {quote(longest.event)} --function {quote(longest.function)}"
             command = f"kubectl maintenance replay {selection} --dry-run=server{journal_options}"
             yield escape(f"To replay the longest attempt: {command}")
+
+
+def _format_late_start(origin: Origin, start: datetime) -> Iterator[str]:
+    """Yield when the object was created, if the first event arrived much later, such as after an outage of `record`."""
+    created = parse_time_or_none(origin.created)
+    if created and (seconds := int((start - created).total_seconds())) > MAX_RECORDING_DELAY_SECONDS:
+        yield (
+            f"  Created at {created.astimezone():%Y-%m-%d %H:%M:%S}, {format_seconds(seconds)} before the first event "
+            "below"
+        )
 
 
 def is_idle_tick(entry: Entry, now: datetime) -> bool:
@@ -209,9 +231,9 @@ def format_origins(origins: Mapping[tuple[str, str], Origin]) -> Iterator[str]:
             yield escape(f"{name} ({uid}): {text}")
 
 
-def format_table(entries: Iterable[Entry], now: datetime) -> Iterator[str]:
-    """Yield the headings and a row for each event, or only the line "No events found."."""
-    rows = [HEADINGS, *(build_row(entry, now) for entry in entries)]
+def format_table(entries: Iterable[Entry], now: datetime, *, shows_names: bool = True) -> Iterator[str]:
+    """Yield the headings and a row for each event (see `build_row`), or only the line "No events found."."""
+    rows = [HEADINGS, *(build_row(entry, now, shows_names=shows_names) for entry in entries)]
     yield from format_rows(rows, measure_columns(rows)) if len(rows) > 1 else ["No events found."]
 
 
@@ -226,8 +248,12 @@ def format_rows(rows: Iterable[Row], widths: Sequence[int]) -> Iterator[str]:
         yield "   ".join([*(f"{text:{width}}" for text, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
 
 
-def build_row(entry: Entry, now: datetime) -> Row:
-    """Return the cells of an event's row in the table."""
+def build_row(entry: Entry, now: datetime, *, shows_names: bool = True) -> Row:
+    """Return the cells of an event's row in the table.
+
+    If `shows_names` is true, the object's name follows the node in parentheses, unless both are equal. `replay` accepts
+    the short form of a UUID.
+    """
     if entry.dead_letter:
         outcomes = [_format_dead_letter(entry.dead_letter)]
     else:
@@ -237,9 +263,12 @@ def build_row(entry: Entry, now: datetime) -> Row:
             *attempts,
             *map(_format_missing_attempt, find_functions_without_attempt(entry, now)),
         ]
-    name = get_object_identity(entry.event)[1]
-    cells = (shorten_type(entry.event.get_type()), entry.node, name, str(entry.event.get_id()))
-    return (_format_local_time(entry.arrived), *map(escape, cells), ", ".join(outcomes))
+    name, event_id = get_object_identity(entry.event)[1], str(entry.event.get_id())
+    has_own_name = shows_names and name not in ("", entry.node)
+    node = " ".join(filter(None, (entry.node, f"({name})" if has_own_name else "")))
+    short_id = event_id[:SHORT_ID_CHARACTERS] if UUID_PATTERN.fullmatch(event_id) else event_id
+    cells = (shorten_type(entry.event.get_type()), node, short_id)
+    return (_format_local_time(entry.arrived)[YEAR_CHARACTERS:], *map(escape, cells), ", ".join(outcomes))
 
 
 def entry_to_json(entry: Entry, now: datetime) -> dict[str, Any]:

@@ -39,6 +39,8 @@ MAX_BATCH_ITEMS = 500
 """Maximum number of items in a batch, regardless of their sizes."""
 MAX_REASON_CHARACTERS = 1000
 """Maximum length, in characters, of a failure's reason in lists of events; the event itself contains it in full."""
+SHORT_ID_CHARACTERS = 8
+"""Number of characters at the start of a UUID that identify an event in practice."""
 REDRIVE_PREFIX = "redrive "
 """Prefix of `Attempt.replay` for a redrive, in which no broker delivered the event."""
 DISCARD_PREFIX = f"{REDRIVE_PREFIX}discard "
@@ -202,9 +204,11 @@ class Query:
         maintenance: Uid or name of the NodeMaintenance or upgrade mutex object.
         types: Select only events of these types.
         since, until: Select only events that arrived at or after `since` and before `until`; both have a time zone.
-        failed: Select only dead letters, `maintenance.step_failed`, `run.halted`, and events with a failed attempt that
-            was not followed by a successful response of the same function.
+        failed: Select only dead letters that await a redrive, `maintenance.step_failed`, `run.halted`, and events with
+            a failed attempt that was not followed by a successful response of the same function, nor by a redrive or
+            discard of the dead letter.
         ids: Select only events with these ids.
+        short_id: Select only events whose ids start with these `SHORT_ID_CHARACTERS` characters.
         seqs: Select only entries with these values of `seq`.
         dead_letters_only: Select only dead letters.
         awaiting_redrive: Exclude dead letters that their destination function accepted in a redrive, and dead letters
@@ -221,6 +225,7 @@ class Query:
     until: datetime | None = None
     failed: bool = False
     ids: tuple[str, ...] = ()
+    short_id: str = ""
     seqs: tuple[int, ...] = ()
     dead_letters_only: bool = False
     awaiting_redrive: bool = False

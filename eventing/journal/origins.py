@@ -1,4 +1,4 @@
-"""Reads from recorded events who started and who ended a maintenance, why, and whether it was given up. No I/O.
+"""Reads from recorded events who started and who ended a maintenance, when, why, and with which outcome. No I/O.
 
 Only the API server's events contain the NodeMaintenance. `docs/admission.md` describes how reliable the annotations
 are.
@@ -31,6 +31,9 @@ class Origin:
         progress_at_deletion: How long the drain had taken, and how many pods remained, when the maintenance was
             deleted; "" if its status reported an end of the drain.
         has_drain_ended: Whether an event reports that the node is drained or no longer exists.
+        is_node_deleted: Whether an event reports that the node no longer exists.
+        phase: The latest phase in the status.
+        created, deleted: The object's creationTimestamp and deletionTimestamp.
     """
 
     requester: str = ""
@@ -38,11 +41,20 @@ class Origin:
     ender: str = ""
     progress_at_deletion: str = ""
     has_drain_ended: bool = False
+    is_node_deleted: bool = False
+    phase: str = ""
+    created: str = ""
+    deleted: str = ""
 
     @property
     def given_up(self) -> str:
         """Return the progress of a drain that was given up, which means that the deletion ended it; "" otherwise."""
         return "" if self.has_drain_ended or not self.progress_at_deletion else f"given up {self.progress_at_deletion}"
+
+    @property
+    def remaining_pods(self) -> str:
+        """Return how many pods remained when the maintenance was deleted, "" if that is unknown."""
+        return self.progress_at_deletion.partition(": ")[2]
 
     def format(self) -> str:
         """Format everything that is known as one sentence, "" if nothing is known."""
@@ -81,7 +93,9 @@ def read_origin(known: Origin, event: BaseCloudEvent) -> Origin:
     The user who ended the maintenance counts only if the object is deleted. `stop` sets the annotation before the
     deletion, which may fail.
     """
-    if event.get_type() == NODE_DRAINED or is_restored_without_node(event):
+    if is_restored_without_node(event):
+        return replace(known, has_drain_ended=True, is_node_deleted=True)
+    if event.get_type() == NODE_DRAINED:
         return replace(known, has_drain_ended=True)
     if event.get_extension("kind") != "NodeMaintenance":
         return known
@@ -94,6 +108,9 @@ def read_origin(known: Origin, event: BaseCloudEvent) -> Origin:
         reason=spec.get("reason", known.reason),
         ender=annotations.get(ENDER_ANNOTATION, known.ender) if is_deleted else known.ender,
         progress_at_deletion=known.progress_at_deletion or _describe_unfinished_drain(metadata, status),
+        phase=status.get("phase", known.phase),
+        created=metadata.get("creationTimestamp", known.created),
+        deleted=metadata.get("deletionTimestamp", known.deleted),
     )
 
 

@@ -16,7 +16,7 @@ from cloudevents.core.v1.event import CloudEvent
 from sqlalchemy import ColumnElement, Row, Select, exists, func, or_, select, union_all
 
 from eventing.events import FAILURE_TYPES
-from eventing.journal.entries import REDRIVE_PREFIX, Query
+from eventing.journal.entries import REDRIVE_PREFIX, SHORT_ID_CHARACTERS, Query
 from eventing.journal.schema import ATTEMPT_SIZE, ATTEMPTS, BODIES, EVENTS, IS_DEAD_LETTER, IS_FAILED_ATTEMPT
 
 MAX_SEQ = 2**63 - 1
@@ -47,6 +47,8 @@ def _build_conditions(query: Query) -> Iterator[ColumnElement[bool]]:
         yield or_(EVENTS.c.maintenance == query.maintenance, EVENTS.c.name == query.maintenance)
     filters = ((EVENTS.c.type, query.types), (EVENTS.c.seq, query.seqs), (EVENTS.c.id, query.ids))
     yield from (column.in_(values) for column, values in filters if values)
+    if query.short_id:
+        yield func.substr(EVENTS.c.id, 1, SHORT_ID_CHARACTERS) == query.short_id
     yield from _build_time_conditions(query)
     if query.dead_letters_only:
         yield IS_DEAD_LETTER
@@ -98,19 +100,21 @@ def _select_failed_events() -> Select[int]:
     """Build the query for the numbers of failed events.
 
     A failed attempt does not count if the same function succeeded after it had begun, as in `list_unresolved_failures`.
-    The query starts from the failures, because these are few regardless of the other conditions.
+    It does not count either if the event's dead letter was redriven successfully or discarded, and neither does that
+    dead letter. The query starts from the failures, because these are few regardless of the other conditions.
     """
     attempted = EVENTS.join(ATTEMPTS, (EVENTS.c.id == ATTEMPTS.c.event) & (EVENTS.c.source == ATTEMPTS.c.source))
     later = ATTEMPTS.alias("later")
     has_later_success = exists().where(
-        *(later.c[key] == ATTEMPTS.c[key] for key in ("event", "source", "function", "replay")),
+        *(later.c[key] == ATTEMPTS.c[key] for key in ("event", "source", "function")),
+        or_(later.c.replay == ATTEMPTS.c.replay, later.c.replay.startswith(REDRIVE_PREFIX)),
         later.c.at + later.c.seconds > ATTEMPTS.c.at,
         later.c.status < 400,
     )
     selections = (
         select(EVENTS.c.seq).where(EVENTS.c.type.in_(FAILURE_TYPES)),
-        select(EVENTS.c.seq).where(IS_DEAD_LETTER),
-        select(EVENTS.c.seq).select_from(attempted).where(IS_FAILED_ATTEMPT, ~has_later_success),
+        select(EVENTS.c.seq).where(IS_DEAD_LETTER, ~_build_redriven_condition()),
+        select(EVENTS.c.seq).select_from(attempted).where(~IS_DEAD_LETTER, IS_FAILED_ATTEMPT, ~has_later_success),
     )
     return select(union_all(*selections).subquery().c.seq)
 

@@ -120,7 +120,7 @@ def test_journal_commands_import_no_api_client() -> None:
     """
     assert (
         list_imported_modules(
-            build_help_code("events", "deadletters", "redrive"), *CLIENT_MODULES, "requests", "sqlalchemy"
+            build_help_code("history", "events", "deadletters", "redrive"), *CLIENT_MODULES, "requests", "sqlalchemy"
         )
         == []
     )

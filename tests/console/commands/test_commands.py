@@ -30,7 +30,7 @@ CLUSTER_COMMANDS = [
     "version",
 ]
 NODE_COMMANDS = ["start", "stop", "status", "cordon", "drain", "uncordon"]
-JOURNAL_COMMANDS = ["events", "deadletters"]
+JOURNAL_COMMANDS = ["history", "events", "deadletters"]
 """Commands that only read a journal; by default, they read the cluster's journal."""
 SERVER_COMMANDS = ["console"]
 """Commands that serve web pages and print no output."""

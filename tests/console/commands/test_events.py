@@ -190,6 +190,22 @@ def test_drain_that_was_given_up_differs_from_finished_drain(
     assert f"nm (uid-1): {text.capitalize()}\n" in table if text else "iven up" not in table
 
 
+@pytest.mark.parametrize(("seconds", "is_shown"), [(300, True), (4, False)])
+def test_tree_names_creation_that_was_recorded_late(journal_url: str, seconds: int, is_shown: bool) -> None:
+    """Check that the tree states how long before the first event the object was created, as after an outage."""
+    created = START_TIME.replace(microsecond=0)
+    metadata = {"name": "nm", "uid": "uid-1", "creationTimestamp": created.isoformat().replace("+00:00", "Z")}
+    added = CloudEvent(ADDED.get_attributes(), {"metadata": metadata, "spec": {"nodeName": "node-1"}})
+    with closing(Journal(journal_url)) as journal:
+        journal.write_event(added, created + timedelta(seconds=seconds))
+
+    lines = CliRunner().invoke(cli, ["events", "--journal", journal_url, "-o", "tree"]).stdout.splitlines()
+
+    text = f"  Created at {created.astimezone():%Y-%m-%d %H:%M:%S}, 5m before the first event below"
+    assert (lines[1] == text) == is_shown
+    assert len(lines) == (3 if is_shown else 2)
+
+
 def test_function_with_recorded_reply_but_no_attempt_is_not_missing(journal_url: str) -> None:
     """Check that a function whose reply is recorded is not reported as missing, even without a recorded attempt.
 
@@ -358,10 +374,35 @@ def test_table_has_one_row_per_event(run_events: RunEvents) -> None:
     heading, *rows = run_events("--ticks").stdout.splitlines()
 
     assert heading.split()[:3] == ["TIME", ZONE, "TYPE"]
-    assert heading.split()[2:] == ["TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS"]
+    assert heading.split()[2:] == ["TYPE", "NODE", "ID", "ATTEMPTS"]
     assert len(rows) == 5
-    assert all(event.get_id() in row for event, row in zip(ALL_EVENTS, rows, strict=True))
-    assert rows[3].split()[2:] == ["pods.gone", "node-1", "nm", GONE.get_id(), "evict", "MISSING"]
+    assert all(event.get_id()[:8] in row for event, row in zip(ALL_EVENTS, rows, strict=True))
+    assert rows[3].split()[2:] == ["pods.gone", "node-1", "(nm)", GONE.get_id()[:8], "evict", "MISSING"]
+    _, *rows_of_maintenance = run_events("--maintenance", "nm").stdout.splitlines()
+    assert rows_of_maintenance[3].split()[2:] == ["pods.gone", "node-1", GONE.get_id()[:8], "evict", "MISSING"]
+
+
+def test_table_fits_100_columns(journal_url: str) -> None:
+    """Check that the rows of a node's usual events fit into 100 columns, and that JSON contains the full values."""
+    node = "worker-12.example"
+    reference = ObjectReference("nodemaintenance.medik8s.io/v1beta1", node, "uid-1")
+    event_id = "0b7e3a52-5d8c-4a51-9d5f-3c6f0f1f9a10"
+    updated = CloudEvent(
+        {"id": event_id, "source": "/apis", "type": events.RESOURCE_UPDATED, "kind": "NodeMaintenance"},
+        {"metadata": {"name": node, "uid": "uid-1"}, "spec": {"nodeName": node}},
+    )
+    evicted = build_event(events.PODS_EVICTED, "evict", reference, node, cause=updated)
+    with closing(Journal(journal_url)) as journal:
+        journal.write_events((event, START_TIME) for event in (updated, evicted))
+        journal.write_attempts([Attempt("/apis", event_id, "restore", START_TIME, 0.121, 204)])
+    arguments = ["events", "--journal", journal_url]
+
+    table = CliRunner().invoke(cli, arguments).stdout.splitlines()
+    entry, _ = json.loads(CliRunner().invoke(cli, [*arguments, "-o", "json"]).stdout)
+
+    assert max(map(len, table)) <= 100
+    assert table[1].split()[2:] == ["apiserver.resource.update", node, "0b7e3a52", "restore", "121", "ms"]
+    assert (entry["event"]["id"], entry["arrived"]) == (event_id, START_TIME.isoformat())
 
 
 @pytest.mark.parametrize(
@@ -448,9 +489,9 @@ def test_follow_shows_events_as_they_arrive(run_events: RunEvents, journal_url: 
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
 
-    assert first_lines[0].split() == ["TIME", ZONE, "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS"]
-    assert new_line.split()[2:] == ["node.drained", "node-1", "nm", drained.get_id()]
-    assert repeated_line.split()[2:] == ["node.drained", "node-1", "nm", drained.get_id(), "status", "20", "ms"]
+    assert first_lines[0].split() == ["TIME", ZONE, "TYPE", "NODE", "ID", "ATTEMPTS"]
+    assert new_line.split()[2:] == ["node.drained", "node-1", "(nm)", drained.get_id()[:8]]
+    assert repeated_line.split()[2:] == ["node.drained", "node-1", "(nm)", drained.get_id()[:8], "status", "20", "ms"]
     assert (process.returncode, errors) == (130, "")
 
 

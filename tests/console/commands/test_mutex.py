@@ -75,7 +75,7 @@ def test_status_of_one_run_shows_steps_nodes_and_jobs(
     assert any(line.startswith("worker-1 Done") and line.endswith("1 of 1 Job complete") for line in lines)
     assert any(line.startswith("worker-2 RunningJobs") for line in lines)
     assert any(line.startswith("worker-3 Waiting") for line in lines)
-    assert any(line.endswith(f"kubectl logs -n {DEFAULT_NAMESPACE} job/disks-1") for line in lines)
+    assert lines[-2:] == ["To show the logs:", f"kubectl logs -n {DEFAULT_NAMESPACE} job/disks-1"]
     report = json.loads(run_command("mutex", "status", name, "-o", "json").stdout)
     assert [node["state"] for node in report["nodes"]] == ["Done", "RunningJobs", "Waiting"]
 

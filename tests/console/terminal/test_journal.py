@@ -157,3 +157,22 @@ def test_range_ends_with_next_event_of_last_type_even_if_ticks_repeat_events(tmp
     assert [entry.event.get_type() for entry in selected] == [events.NODE_TAINTED, events.PODS_EVICTED]
     assert [entry.seq for entry in selected] == [2, 3]
     assert [entry.seq for entry in single] == [2]
+
+
+def test_first_characters_of_id_select_event(journal: Journal) -> None:
+    """Check that the short id in the table of events selects the event, unless several events match."""
+    entry = journal.select()[0]
+    event_id = entry.event.get_id()
+    (selected,) = select_entries(journal, EventSelection(ids=(event_id[:8],)))
+    assert selected.event.get_id() == event_id
+
+    similar_id = f"{event_id[:8]}-0000"
+    journal.write_event(CloudEvent({"id": similar_id, "source": "/test", "type": events.NODE_CORDONED}, {}))
+    with pytest.raises(NoResult, match=f"id that starts with {event_id[:8]}: name one of .*{similar_id}"):
+        select_entries(journal, EventSelection(ids=(event_id[:8],)))
+    (selected,) = select_entries(journal, EventSelection(ids=(similar_id,)))
+    assert selected.event.get_id() == similar_id
+
+    journal.write_event(CloudEvent({"id": event_id[:8], "source": "/test", "type": events.NODE_CORDONED}, {}))
+    (selected,) = select_entries(journal, EventSelection(ids=(event_id[:8],)))
+    assert selected.event.get_id() == event_id[:8]

@@ -267,6 +267,20 @@ def test_table_row_fits_80_columns() -> None:
     assert "".join(line.split()[0] for line in long_rows) == "ip-10-0-3-17.eu-central-1.compute.internal"
 
 
+def test_wide_table_breaks_no_word_at_140_columns() -> None:
+    maintenance = build_maintenance(phase="Running")
+    maintenance["metadata"] |= {
+        "name": "worker-12.example",
+        "annotations": {REQUESTER_ANNOTATION: "system:serviceaccount:ops:rack"},
+    }
+    maintenance["spec"] = {"nodeName": "worker-12.example", "reason": "a new power supply for the whole rack"}
+
+    header, row = render_text(render_overview([maintenance], NOW, is_wide=True), 140).splitlines()
+
+    assert header.split()[-3:] == ["MAINTENANCE", "REQUESTED", "BY"]
+    assert row.split()[-2:] == ["worker-12.example", "system:serviceaccount:ops:rack"]
+
+
 def test_next_steps_have_command_on_its_own_line() -> None:
     text = render_text(render_next_steps(suggest_node_steps("node-1", [build_blocked_maintenance(1)]))[-1])
 

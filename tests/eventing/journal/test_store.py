@@ -286,6 +286,29 @@ def test_redriven_dead_letter_is_not_selected_as_awaiting_redrive(
     assert bool(journal.select(Query(dead_letters_only=True, awaiting_redrive=True))) is awaits_redrive(dead_letter)
 
 
+@pytest.mark.parametrize(
+    ("replay", "status", "is_failed"),
+    [
+        ("redrive 1", 204, False),
+        ("redrive discard 1", 0, False),
+        ("redrive 1", 503, True),
+        ("r1", 204, True),
+    ],
+)
+def test_redriven_or_discarded_event_is_not_selected_as_failed(
+    journal: Journal, replay: str, status: int, is_failed: bool
+) -> None:
+    """X-6: after a redrive or a discard, neither the dead letter nor its event counts as failed."""
+    event = build_numbered_event(1)
+    dead = add_dead_letter_extensions(event, DeadLetter("http://in/taint", 503, "away"))
+    journal.write_event(event)
+    journal.write_event(dead)
+    handled = replace(build_attempt(event, status, replay=replay), at=TEST_START + timedelta(minutes=1))
+    journal.write_attempts([build_attempt(event, 503, error="away"), handled])
+
+    assert list_event_numbers(journal.select(Query(failed=True))) == ([1, 1] if is_failed else [])
+
+
 def test_query_selects_events_by_seq_or_id(journal: Journal) -> None:
     """X-6: A query can select the events after or before a sequence number, or events with given ids."""
     _write_sample_events(journal, build_numbered_event(3))
