@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -171,6 +172,9 @@ def redrive(
             print_note(f"{_format_dead_letter(result.item.dead_letter)}  {_format_redrive_outcome(result)}", output)
     print_note(f"{sum(not result.failed for result in results)} of {len(results)} redriven", output)
     show_json({"redriven": [_build_result_fields(result) for result in results]}, output)
+    rejected = [result for result in results if result.attempt and result.attempt.status == HTTPStatus.BAD_REQUEST]
+    if rejected:
+        print_note("The function rejects such an event each time: to close its dead letter, use --discard", output)
     if any(result.failed for result in results):
         raise click.exceptions.Exit(1)
 

@@ -42,6 +42,26 @@ def test_second_dead_letter_of_same_event_is_skipped(
     assert len(receiver.list_requests("/cordon")) == 1
 
 
+def test_redrive_of_rejected_event_suggests_discard(
+    run_command: RunCommand, receiver: Receiver, tmp_path: Path
+) -> None:
+    """X-6: if the function rejects the event with 400, the output says how to close the dead letter."""
+    attributes = {"id": "1", "source": "/s", "type": events.MAINTENANCE_BEGUN, "datacontenttype": "application/json"}
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        dead_letter = DeadLetter("http://gone/cordon", 400, "data.node is missing")
+        journal.write_event(add_dead_letter_extensions(CloudEvent(attributes, {}), dead_letter))
+    options = ("--journal", str(tmp_path / "journal.db"), "--functions", receiver.url, "--broker", receiver.url)
+
+    receiver.answers["/cordon"] = lambda _: Response(400)
+    rejected = run_command("redrive", "1", "--yes", *options)
+    receiver.answers["/cordon"] = lambda _: Response(503)
+    unavailable = run_command("redrive", "1", "--yes", *options)
+
+    assert (rejected.exit_code, unavailable.exit_code) == (1, 1)
+    assert "to close its dead letter, use --discard" in rejected.output
+    assert "--discard" not in unavailable.output
+
+
 def test_discarded_dead_letter_is_no_longer_open_and_names_user(
     run_command: RunCommand, receiver: Receiver, tmp_path: Path
 ) -> None:
