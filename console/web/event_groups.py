@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from console.web.swimlanes import list_attempts_without_replays
 from eventing.journal.entries import Entry, get_object_identity, list_unresolved_failures
-from eventing.journal.origins import find_origin
+from eventing.journal.origins import Origin, find_origin
 
 KIND_LABELS = {
     "NodeMaintenance": "Maintenance",
@@ -24,7 +24,7 @@ class EventGroup:
 
     Attributes:
         idle_count: Number of events of ticks that changed nothing, which `entries` omits.
-        given_up: The progress of a drain that was given up; "" for any other one.
+        origin: Who started and ended the maintenance, and why; empty for another object.
     """
 
     uid: str
@@ -33,7 +33,7 @@ class EventGroup:
     node: str
     entries: Sequence[Entry]
     idle_count: int
-    given_up: str
+    origin: Origin
 
     @property
     def html_id(self) -> str:
@@ -67,8 +67,8 @@ def _build_group(uid: str, members: Sequence[Entry]) -> EventGroup:
     newest = members[0]
     shown = [entry for entry in members if not entry.is_idle_tick]
     node = next((entry.node for entry in members if entry.node), "") if newest.kind == "NodeMaintenance" else ""
-    name, given_up = get_object_identity(newest.event)[1], find_origin(entry.event for entry in members).given_up
-    return EventGroup(uid, newest.kind, name, node, shown, len(members) - len(shown), given_up)
+    name, origin = get_object_identity(newest.event)[1], find_origin(entry.event for entry in reversed(members))
+    return EventGroup(uid, newest.kind, name, node, shown, len(members) - len(shown), origin)
 
 
 def is_failed(entry: Entry) -> bool:

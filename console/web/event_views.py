@@ -207,7 +207,7 @@ def render_timeline(journal: Journal, uid: str, **template_values: str) -> str:
         before=before,
         entries=entries,
         idle_count=len(recorded) - len(entries),
-        given_up=find_origin(entry.event for entry in recorded).given_up,
+        origin=find_origin(entry.event for entry in recorded),
         diagram=swimlanes.build_diagram(entries),
         swimlanes=swimlanes,
         is_failed=is_failed,

@@ -62,8 +62,8 @@ def test_group_shows_that_drain_was_given_up() -> None:
     (group,) = group_by_object(entries)
     (drained_group,) = group_by_object([*entries, build_entry(0, events.NODE_DRAINED, "evict", 0)])
 
-    assert group.given_up == "given up after 3m: 2 of 5 pods remained"
-    assert drained_group.given_up == ""
+    assert group.origin.given_up == "given up after 3m: 2 of 5 pods remained"
+    assert drained_group.origin.given_up == ""
 
 
 def test_event_is_failed_unless_a_later_attempt_of_the_same_function_succeeded() -> None:

@@ -39,6 +39,7 @@ from eventing.journal.entries import DISCARD_PREFIX, Attempt, Query
 from eventing.journal.store import Journal
 from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import MEDIK8S
+from kube.maintenance.objects import ENDER_ANNOTATION, REQUESTER_ANNOTATION
 from kube.mutex.objects import API_VERSION, RUN_KIND
 from localcluster.http_receiver import Receiver
 from localcluster.web_console import WebConsole
@@ -375,15 +376,16 @@ def test_timeline_shows_last_drain_whose_first_events_were_removed(site: Site, t
     assert f"{shorten_type(event_type)}, emitted by restore" in page
 
 
-def test_events_page_and_timeline_show_that_drain_was_given_up(site: Site, tmp_path: Path) -> None:
-    """Check that both pages name the remaining pods of a maintenance that was deleted before its drain succeeded."""
+def test_events_page_and_timeline_show_who_gave_drain_up(site: Site, tmp_path: Path) -> None:
+    """Check that both pages name the users and the remaining pods of a maintenance that was given up."""
+    users = {REQUESTER_ANNOTATION: "alice", ENDER_ANNOTATION: "bob"}
     times = {"creationTimestamp": "2026-03-01T10:00:00Z", "deletionTimestamp": "2026-03-01T10:03:00Z"}
     reference = build_reference("past-1")
     deleted = CloudEvent(
         {"id": "deleted", "source": "/apis", "type": RESOURCE_UPDATED, "kind": "NodeMaintenance"},
         {
-            "metadata": {"name": reference.name, "uid": reference.uid, **times},
-            "spec": {"nodeName": "past-1"},
+            "metadata": {"name": reference.name, "uid": reference.uid, "annotations": users, **times},
+            "spec": {"nodeName": "past-1", "reason": "new disk"},
             "status": {"phase": "Running", "evictionPods": 5, "pendingCount": 2},
         },
     )
@@ -393,7 +395,9 @@ def test_events_page_and_timeline_show_that_drain_was_given_up(site: Site, tmp_p
         with open_console(site, journal) as console:
             pages = [console.get(path).text for path in ("/events", "/timeline/past-1")]
 
-    assert [page.count("given up after 3m: 2 of 5 pods remained") for page in pages] == [1, 1]
+    given_up = "given up after 3m: 2 of 5 pods remained"
+    assert all(f'<span class="tag off">{given_up}</span>' in page for page in pages)
+    assert all(f"Requested by alice; reason: new disk; ended by bob; {given_up}" in page for page in pages)
 
 
 def test_summary_of_event_contains_that_node_no_longer_exists(site: Site, tmp_path: Path) -> None:
