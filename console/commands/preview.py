@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import click
 
-from console.operations.maintenance_preview import preview_maintenance
+from console.operations.budget_hints import read_scale_commands, select_budget_groups
+from console.operations.maintenance_preview import MaintenancePreview, preview_maintenance
 from console.terminal.drain_flag_options import drain_flag_options
 from console.terminal.journal import journal_option, read_recorded_drains
 from console.terminal.node_selection import NodeSelection, node_selection_options, run_for_nodes
 from console.terminal.options import KubectlFlagsCommand, cluster_options, group_option, template_output_option
 from console.terminal.output import show, show_object, warn
+from kube.client.api import Api
 from kube.maintenance.drain_flags import build_drain_spec, parse_drain_options
 from kube.maintenance.groups import ApiGroup
 
@@ -44,13 +48,18 @@ def preview(
     """
     options = parse_drain_options({"spec": build_drain_spec(drain_fields)})
     drains = read_recorded_drains(journal)
-    result = run_for_nodes(selection, lambda api, nodes: preview_maintenance(api, nodes, options, group, drains=drains))
+
+    async def read_preview(api: Api, nodes: Sequence[str]) -> tuple[MaintenancePreview, Mapping[str, str]]:
+        result = await preview_maintenance(api, nodes, options, group, drains=drains)
+        return result, await read_scale_commands(api, select_budget_groups(result.blocking_groups))
+
+    result, scale_commands = run_for_nodes(selection, read_preview)
     for warning in result.warnings:
         warn(warning)
     if output == "table":
         from console.terminal.preview_display import render_preview  # This slow import is needed only for the table.
 
-        show(render_preview(result, verbose=verbose))
+        show(render_preview(result, scale_commands, verbose=verbose))
     show_object(result.as_data(), output)
     if result.will_block:
         raise click.exceptions.Exit(BLOCKED_EXIT_STATUS)

@@ -64,18 +64,22 @@ async def read_budget_hints(api: Api, maintenances: Iterable[Maintenance], names
 
 def list_budget_groups(maintenances: Iterable[Maintenance]) -> list[BlockedGroup]:
     """Return a group of blocked pods for each PDB that blocks them, at most `MAX_BUDGETS`."""
-    groups = (
+    return select_budget_groups(
         group
         for maintenance in maintenances
         if not is_deleting(maintenance)
         for group in group_blocked_pods(get_status(maintenance).get("blockedPods") or [])
     )
+
+
+def select_budget_groups(groups: Iterable[BlockedGroup]) -> list[BlockedGroup]:
+    """Return the groups that a PDB blocks, one for each PDB, at most `MAX_BUDGETS`."""
     blocking = {group.budget_key: group for group in groups if group.budget and group.reason == "DisruptionBudget"}
     return list(blocking.values())[:MAX_BUDGETS]
 
 
 async def read_scale_commands(api: Api, groups: Collection[BlockedGroup]) -> dict[str, str]:
-    """Return the commands of `BudgetHints.scale_commands` for these groups from `list_budget_groups`."""
+    """Return the commands of `BudgetHints.scale_commands` for these groups from `select_budget_groups`."""
     return await _build_scale_commands(api, await _read_budgets(api, groups))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -23,10 +23,13 @@ from kube.virtualization.drain_forecast import build_warnings
 COUNT_HEADINGS = ("NODE", "STATE", "EVICTED", "IN TURN", "BLOCKED", "ENDING", "STAY", "VMS")
 
 
-def render_preview(preview: MaintenancePreview, *, verbose: bool) -> RenderableType:
-    """Build the view of a preview: the table of counts, followed by a section for each topic that applies."""
+def render_preview(preview: MaintenancePreview, scale_commands: Mapping[str, str], *, verbose: bool) -> RenderableType:
+    """Build the view of a preview: the table of counts, followed by a section for each topic that applies.
+
+    `scale_commands` are those of `console.operations.budget_hints.read_scale_commands`.
+    """
     sections = (
-        ("BLOCKED", _iter_blocked_lines(preview, verbose)),
+        ("BLOCKED", _iter_blocked_lines(preview, scale_commands, verbose)),
         ("BUDGETS", _iter_budget_lines(preview.forecast.budgets, verbose)),
         ("LOST", _iter_lost_lines(preview, verbose)),
         ("STAY", _iter_ignored_pod_lines(preview, verbose)),
@@ -73,12 +76,12 @@ def _render_line(line: str) -> Padding:
     return Padding(Text(escape(text), overflow="fold"), (0, 0, 0, 2 + len(line) - len(text)), expand=False)
 
 
-def _iter_blocked_lines(preview: MaintenancePreview, verbose: bool) -> Iterator[str]:
+def _iter_blocked_lines(preview: MaintenancePreview, scale_commands: Mapping[str, str], verbose: bool) -> Iterator[str]:
     for group in preview.blocked_groups:
         names = preview.list_blocked_names(group)
         examples = "" if verbose else f": {format_first_names(names, MAX_NAMED_PODS)}"
         yield f"{format_count(len(names), 'pod')}, {group.reason}: {group.message}{examples}"
-        for remedy in group.remedies:
+        for remedy in group.add_scale_command(scale_commands.get(group.budget_key, "")).remedies:
             yield f"  {remedy.text}{':' if remedy.command else ''}"
             if remedy.command:
                 yield f"    {remedy.command}"
@@ -104,7 +107,7 @@ def _describe_budget(item: BudgetForecast) -> str:
         RUNS_OUT: f"admits {item.now} of {pods} now, and then none, "
         f"because evicted pods have no controller that replaces them ({counts})",
         BLOCKS: f"admits none of {pods} now ({counts})",
-        NEVER: f"never admits one of {pods}: it needs all pods that it covers ({counts})",
+        NEVER: f"admits none of {pods}, because it needs all pods that it covers ({counts})",
     }
     return descriptions[item.effect]
 

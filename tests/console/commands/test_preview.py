@@ -148,8 +148,9 @@ def test_preview_groups_pods_that_pdb_blocks_and_exits_with_3(
     assert result.exit_code == verbose_result.exit_code == BLOCKED_EXIT_STATUS
     cause = f"4 pods, DisruptionBudget: budget {budget} needs 4 healthy pods and has 4: default/"
     assert result.stdout.count(cause) == 1
-    assert f"default/{budget} never admits one of 4 pods" in result.stdout
+    assert f"default/{budget} admits none of 4 pods, because it needs all pods that it covers" in result.stdout
     assert f'kubectl -n default patch pdb {budget} -p \'{{"spec":{{"minAvailable":3}}}}\'' in result.stdout
+    assert f"kubectl scale replicaset/replicaset-{node_name} -n default --replicas=5" in result.stdout
     pods = [pod["metadata"]["name"] for pod in list_pods(installed_cluster, node_name)]
     assert all(f"default/{name}" in verbose_result.stdout for name in pods)
     assert result.stdout.splitlines()[-1] == "4 pods will block the drain, for 1 cause."

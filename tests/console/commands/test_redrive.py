@@ -45,7 +45,7 @@ def test_second_dead_letter_of_same_event_is_skipped(
 def test_redrive_of_rejected_event_suggests_discard(
     run_command: RunCommand, receiver: Receiver, tmp_path: Path
 ) -> None:
-    """X-6: if the function rejects the event with 400, the output says how to close the dead letter."""
+    """X-6: if the function rejects the event with 400, the output states how to close the dead letter."""
     attributes = {"id": "1", "source": "/s", "type": events.MAINTENANCE_BEGUN, "datacontenttype": "application/json"}
     with closing(Journal(tmp_path / "journal.db")) as journal:
         dead_letter = DeadLetter("http://gone/cordon", 400, "data.node is missing")

@@ -102,7 +102,7 @@ def get_item_names(items: Iterable[Object]) -> list[str]:
 def render(preview: MaintenancePreview, *, width: int = 80, verbose: bool = False) -> str:
     console = Console(width=width, highlight=False, markup=False, emoji=False)
     with console.capture() as capture:
-        console.print(render_preview(preview, verbose=verbose))
+        console.print(render_preview(preview, {}, verbose=verbose))
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
