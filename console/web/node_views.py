@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from flask import Response, render_template, request, stream_template
+from flask import Response, redirect, render_template, request, stream_template, url_for
 from werkzeug.exceptions import NotFound
+from werkzeug.wrappers import Response as ResponseBase
 
 from console.operations.budget_hints import list_budget_groups
 from console.operations.descriptions import find_error_not_in_blocked_pods, get_phase_label
@@ -34,6 +35,7 @@ from console.web.streams import (
     get_version_shown_by_browser,
     render_once_per_state,
 )
+from eventing.journal.entries import Query
 from kube.maintenance.blocked_groups import group_blocked_pods
 from kube.maintenance.objects import (
     Maintenance,
@@ -101,9 +103,11 @@ class NodeViews:
 
         return self._streams.build_response(iter_messages())
 
-    def node(self, name: str) -> str:
-        """Render the details of one node."""
+    def node(self, name: str) -> str | ResponseBase:
+        """Render the details of one node; for a deleted node, redirect to its recorded events if there are any."""
         state, user = self._context.read_state()
+        if not _is_known(state, name) and self._has_recorded_events(name):
+            return redirect(url_for("events", node=name))
         _require_node(state, name)
         values = {**_build_details(state, name), **self._read_scale_values(state, name), **self._read_vmi_values(name)}
         denials = self._context.read_action_denials(state)
@@ -140,6 +144,9 @@ class NodeViews:
                 before = after
 
         return self._streams.build_response(iter_messages())
+
+    def _has_recorded_events(self, name: str) -> bool:
+        return self._context.has_journal and bool(self._context.journal.list_entries(Query(node=name, limit=1)))
 
     def _read_scale_values(self, state: ClusterState, name: str) -> Object:
         """Return the groups of blocked pods whose workload a command can scale up, as values for the template.
@@ -222,8 +229,13 @@ def _render_summary(state: ClusterState) -> str:
 
 def _require_node(state: ClusterState, name: str) -> None:
     """Raise `NotFound` if no node or maintenance has this name."""
-    if name not in state.nodes and not _select_maintenances(state, name):
+    if not _is_known(state, name):
         raise NotFound(f'node "{name}" not found: if it was deleted, filter Events by its name')
+
+
+def _is_known(state: ClusterState, name: str) -> bool:
+    """Return whether a node or a maintenance has this name."""
+    return name in state.nodes or bool(_select_maintenances(state, name))
 
 
 def _select_maintenances(state: ClusterState, node: str) -> list[Maintenance]:

@@ -400,6 +400,17 @@ def test_events_page_and_timeline_show_who_gave_drain_up(site: Site, tmp_path: P
     assert all(f"Requested by alice; reason: new disk; ended by bob; {given_up}" in page for page in pages)
 
 
+def test_page_of_deleted_node_redirects_to_its_recorded_events(site: Site, tmp_path: Path) -> None:
+    """Check that the links of recorded events to a node that no longer exists lead to the node's events."""
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        journal.write_event(build_event(NODE_RESTORED, "restore", build_reference("past-1"), "past-1"))
+        with open_console(site, journal) as console:
+            deleted, unknown = (console.get(path, follow_redirects=False) for path in ("/nodes/past-1", "/nodes/none"))
+
+    assert (deleted.status_code, deleted.headers["Location"]) == (302, "/events?node=past-1")
+    assert unknown.status_code == 404
+
+
 def test_summary_of_event_contains_that_node_no_longer_exists(site: Site, tmp_path: Path) -> None:
     """Check that the summary of `node.restored` states that the deletion of the node ended the maintenance."""
     data = {"nodeDeleted": True}
