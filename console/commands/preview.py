@@ -51,7 +51,8 @@ def preview(
 
     async def read_preview(api: Api, nodes: Sequence[str]) -> tuple[MaintenancePreview, Mapping[str, str]]:
         result = await preview_maintenance(api, nodes, options, group, drains=drains)
-        return result, await read_scale_commands(api, select_budget_groups(result.blocking_groups))
+        shown_groups = select_budget_groups(result.blocking_groups) if output == "table" else []
+        return result, await read_scale_commands(api, shown_groups)
 
     result, scale_commands = run_for_nodes(selection, read_preview)
     for warning in result.warnings:

@@ -396,6 +396,7 @@ def test_events_page_and_timeline_show_who_gave_drain_up(site: Site, tmp_path: P
             pages = [console.get(path).text for path in ("/events", "/timeline/past-1")]
 
     given_up = "given up after 3m: 2 of 5 pods remained"
+    assert [page.count(given_up) for page in pages] == [2, 2]
     assert all(f'<span class="tag off">{given_up}</span>' in page for page in pages)
     assert all(f"Requested by alice; reason: new disk; ended by bob; {given_up}" in page for page in pages)
 
