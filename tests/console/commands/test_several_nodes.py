@@ -227,6 +227,7 @@ def test_start_and_stop_of_several_nodes_wait_for_all(
     items = json.loads(status_result.stdout)["items"]
     assert [(item["node"], len(item["maintenances"])) for item in items] == [(first, 1), (second, 1)]
     assert wide_result.stdout.splitlines()[0].split()[-3:] == ["MAINTENANCE", "REQUESTED", "BY"]
+    assert any(line.split()[0] == first and first in line.split()[1:] for line in wide_result.stdout.splitlines()[1:])
     assert stop_result.stdout == "".join(
         f"node/{node} schedulable: {NAME_PREFIX}{node} deleted\n" for node in maintained_pair
     )

@@ -11,6 +11,7 @@ from eventing import events
 from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.events import ObjectReference, build_event
 from eventing.journal.entries import Attempt, Entry
+from kube.maintenance.objects import ENDER_ANNOTATION
 from tests.console.web.test_swimlanes import build_entry, build_time
 
 OTHER_MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "other", "other-uid")
@@ -64,6 +65,27 @@ def test_group_shows_that_drain_was_given_up() -> None:
 
     assert group.origin.given_up == "given up after 3m: 2 of 5 pods remained"
     assert drained_group.origin.given_up == ""
+
+
+def test_group_names_last_user_who_ended_maintenance() -> None:
+    """Check that the newest event counts, although the page lists the events newest first."""
+    attributes = {"source": "/apis", "type": events.RESOURCE_UPDATED, "kind": "NodeMaintenance"}
+    metadata = {"name": "nm", "uid": "uid", "deletionTimestamp": "2026-03-01T10:03:00Z"}
+    entries = [
+        Entry(
+            seq,
+            build_time(seq),
+            CloudEvent(
+                {"id": f"deleted-{seq}", **attributes},
+                {"metadata": {**metadata, "annotations": {ENDER_ANNOTATION: user}}},
+            ),
+        )
+        for seq, user in ((2, "bob"), (1, "alice"))
+    ]
+
+    (group,) = group_by_object(entries)
+
+    assert group.origin.ender == "bob"
 
 
 def test_event_is_failed_unless_a_later_attempt_of_the_same_function_succeeded() -> None:
